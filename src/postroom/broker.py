@@ -1,0 +1,128 @@
+"""The contract to a broker: what the relay publishes to and the consumer receives from."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from postroom.errors import BrokerError
+from postroom.message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFeatures:
+    """What differs between brokers; the same object serves code, tests and documentation."""
+
+    durable: bool
+    """A confirmed message survives the end of the broker's process."""
+    refusal_stops_key: bool
+    """After a refusal, later messages of the same key in the same call are not sent."""
+    ordered_by_key: bool
+    """A key goes to one consumer of a group at a time, in order."""
+    counts_attempts: bool
+    """`Delivery.attempt` is a number."""
+    delays_retry: bool
+    """`Delivery.retry` waits for its delay before the message comes again."""
+    dead_letters: bool
+    """`Delivery.reject` keeps the message, with the reason."""
+    reports_unroutable: bool
+    """A message that no group receives is refused for now, instead of being kept or dropped."""
+    max_message_bytes: int | None
+    """Larger messages are refused for good; None where the broker sets no limit."""
+
+
+class Publisher(Protocol):
+    """The relay's side."""
+
+    async def publish(
+        self, messages: Sequence[Message], *, timeout: timedelta
+    ) -> Sequence[BrokerError | None]:
+        """Send the messages in order; return one result for each.
+
+        None only where the broker confirmed it. Never raises for anything that the broker or
+        the network did, and answers within the time-out (a hang is `OutcomeUnknown`).
+        """
+        ...
+
+    async def ping(self) -> None:
+        """Return once a publish has a chance; reconnects if needed.
+
+        Raises BrokerUnavailable where it has none.
+        """
+        ...
+
+
+class Delivery(Protocol):
+    """One message in a consumer's hands. Exactly one of the four methods ends it.
+
+    Each raises `DeliveryLost` where the broker gave the message to another consumer meanwhile,
+    and `BrokerUnavailable` where the broker could not be told.
+    """
+
+    @property
+    def message(self) -> Message:
+        """What arrived."""
+        ...
+
+    @property
+    def attempt(self) -> int | None:
+        """1 for the first; one more for every `retry` before. None where nobody counts."""
+        ...
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the broker handed it out before; a copy may have been handled."""
+        ...
+
+    async def ack(self) -> None:
+        """Tell the broker that the message is done."""
+        ...
+
+    async def retry(self, delay: timedelta, reason: str) -> None:
+        """Have it delivered again after the delay, counted as a failed attempt."""
+        ...
+
+    async def release(self) -> None:
+        """Give it back at once, uncounted: the consumer stops or its database is down."""
+        ...
+
+    async def reject(self, reason: str) -> None:
+        """Move it to the dead letters of its group, with the reason."""
+        ...
+
+
+class Subscriber(Protocol):
+    """The consumer's side."""
+
+    def subscribe(
+        self, topics: Sequence[str], *, group: str, prefetch: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
+        """Receive what is sent to these topics; the consumers of a group share it.
+
+        At most `prefetch` deliveries are out at once. On leaving, whatever is still out is
+        given back, uncounted. Iterating raises `BrokerUnavailable` when the broker is lost.
+        """
+        ...
+
+
+class Broker(Publisher, Subscriber, Protocol):
+    """One implementation per broker."""
+
+    @property
+    def name(self) -> str:
+        """The driver's name, as in an address."""
+        ...
+
+    @property
+    def features(self) -> BrokerFeatures:
+        """What this broker can do."""
+        ...
+
+    async def open(self) -> None:
+        """Get ready; idempotent. Does not fail while the broker is down: `ping` tells."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; idempotent."""
+        ...

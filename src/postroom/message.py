@@ -1,0 +1,135 @@
+"""What travels (`Message`), what rests in the outbox (`Entry`), and names for types."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TypeVar
+from uuid import UUID
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message, as it travels from the writer to the consumers; never changes on the way."""
+
+    type: str
+    """An explicit, stable name such as `shop.order-placed`; never an import path."""
+    payload: bytes
+    id: str = field(default_factory=lambda: str(new_id()))
+    """UUIDv7 text, made before any attempt to send; the inbox knows a copy by it."""
+    content_type: str = "application/json"
+    key: str | None = None
+    """Messages of one key keep their order; None promises none."""
+    version: int | None = None
+    """The aggregate's version, for consumers that ignore stale messages."""
+    headers: Mapping[str, str] = NO_HEADERS
+    topic: str = ""
+    """Where it goes; empty means the route of its type decides."""
+    deliver_at: datetime | None = None
+    """Not sent before this moment; such a message has no place in its key's order until then."""
+    expires_at: datetime | None = None
+    """Given up when it was not sent by this moment."""
+
+
+class State(StrEnum):
+    """Where a row of the outbox is; each state has one owner who moves it on."""
+
+    SCHEDULED = "scheduled"
+    """Not due yet; has no place in the order."""
+    READY = "ready"
+    """To be sent; also while the relay is sending it."""
+    WAITING = "waiting"
+    """Refused for now; goes back to ready when its backoff is over."""
+    HELD = "held"
+    """Behind an earlier message of its key that is not sent yet."""
+    SENT = "sent"
+    """Confirmed by the broker; kept until pruned."""
+    DEAD = "dead"
+    """Given up, with a reason; may block its key until a person decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A row of the outbox: the message and what happened to it so far."""
+
+    seq: int
+    """Place in the order; a scheduled or replayed message gets a new one."""
+    route: str
+    lane: int
+    state: State
+    message: Message
+    attempts: int = 0
+    """Refusals so far; outages do not count."""
+    blocks: bool = False
+    """Whether later messages of its key must stay behind it (waiting, held, dead under park)."""
+    behind: bool = False
+    """Set by `Store.read`: an earlier message of its key blocks it, so it must be held."""
+    created_at: datetime | None = None
+    due_at: datetime | None = None
+    settled_at: datetime | None = None
+    error: str | None = None
+    """Why it was refused last, or why it is dead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageType:
+    """What `@message` knows about a class."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    key: str | None = None
+    version: str | None = None
+    topic: str = ""
+
+
+T = TypeVar("T")
+_STAMP = "__postroom_type__"
+
+
+def message(
+    name: str,
+    /,
+    *,
+    aliases: tuple[str, ...] = (),
+    key: str | None = None,
+    version: str | None = None,
+    topic: str = "",
+) -> Callable[[type[T]], type[T]]:
+    """Give a class the stable name under which its messages travel.
+
+    `aliases` are older names that are read as this class. `key` and `version` name the fields
+    that hold the ordering key and the aggregate's version.
+
+        @message("shop.order-placed", key="order_id")
+        @dataclass
+        class OrderPlaced:
+            order_id: str
+            amount: Decimal
+    """
+    stamp = MessageType(name=name, aliases=aliases, key=key, version=version, topic=topic)
+
+    def mark(cls: type[T]) -> type[T]:
+        setattr(cls, _STAMP, stamp)
+        return cls
+
+    return mark
+
+
+def message_type(cls: type) -> MessageType | None:
+    """Return what `@message` said of this very class (a subclass needs a name of its own)."""
+    stamp = cls.__dict__.get(_STAMP)
+    return stamp if isinstance(stamp, MessageType) else None
+
+
+def new_id() -> UUID:
+    """Return a UUIDv7 (RFC 9562): 48 bits of milliseconds, then random bits."""
+    millis = time.time_ns() // 1_000_000
+    noise = int.from_bytes(os.urandom(10))
+    value = (millis & 0xFFFF_FFFF_FFFF) << 80 | noise
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)

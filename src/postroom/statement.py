@@ -1,0 +1,17 @@
+"""SQL as a value, so that sync and async callers share the code that writes it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Value = int | str | bytes | None
+Row = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL text with `:names`, and the rows to run it with (once per row, in order)."""
+
+    sql: str
+    rows: Sequence[Row]
+    name: str = ""
+    """Which statement of the store this is (`insert`, `mark`); stores without SQL go by it."""
