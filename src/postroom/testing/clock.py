@@ -9,9 +9,10 @@ _START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 class ManualClock:
     """A clock for tests: time passes only by `advance`, and sleepers wake then.
 
-    clock = ManualClock()
-    relay = Relay(store, broker, clock=clock)
-    clock.advance(30)
+    Example:
+        clock = ManualClock()
+        relay = Relay(store, broker, clock=clock)
+        clock.advance(30)
     """
 
     def __init__(self, start: datetime = _START) -> None:
@@ -19,8 +20,8 @@ class ManualClock:
         if start.tzinfo is None:
             raise ValueError("start needs a time zone, such as datetime.now(UTC)")
         self._now = start.astimezone(UTC)
-        self._elapsed = 0.0
-        self._sleepers: dict[asyncio.Future[None], float] = {}
+        self._passed = timedelta(0)
+        self._sleepers: dict[asyncio.Future[None], timedelta] = {}
 
     @property
     def sleepers(self) -> int:
@@ -33,7 +34,7 @@ class ManualClock:
 
     def elapsed(self) -> float:
         """Return the seconds advanced so far."""
-        return self._elapsed
+        return self._passed.total_seconds()
 
     def advance(self, by: float | timedelta) -> None:
         """Move on by seconds or a timedelta, and wake every sleeper whose time has come.
@@ -44,9 +45,9 @@ class ManualClock:
         if step < timedelta(0):
             raise ValueError("a clock that runs backwards needs set_back()")
         self._now += step
-        self._elapsed += step.total_seconds()
+        self._passed += step
         for future, until in list(self._sleepers.items()):
-            if until <= self._elapsed:
+            if until <= self._passed:
                 del self._sleepers[future]
                 future.get_loop().call_soon_threadsafe(_wake, future)
 
@@ -60,7 +61,7 @@ class ManualClock:
             await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleepers[future] = self._elapsed + seconds
+        self._sleepers[future] = self._passed + timedelta(seconds=seconds)
         try:
             await future
         finally:
