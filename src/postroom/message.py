@@ -27,7 +27,7 @@ class Message:
     """Messages of one key keep their order; None promises none."""
     version: int | None = None
     """The aggregate's version, for consumers that ignore stale messages."""
-    headers: Mapping[str, str] = NO_HEADERS
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     topic: str = ""
     """Where it goes; empty means the route of its type decides."""
     deliver_at: datetime | None = None
