@@ -69,6 +69,8 @@ class Entry:
     """Whether later messages of its key must stay behind it (waiting, held, dead under park)."""
     behind: bool = False
     """Set by `Store.read`: an earlier message of its key blocks it, so it must be held."""
+    unreadable: str | None = None
+    """Set by `Store.read`: why the row cannot be made a message again; it can only be given up."""
     created_at: datetime | None = None
     due_at: datetime | None = None
     settled_at: datetime | None = None

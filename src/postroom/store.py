@@ -198,7 +198,8 @@ class Store(Writer, Protocol):
 
         At most `limit` rows, `per_lane` of each lane, and `max_bytes` of payloads (but at least
         one row if there is any); never rows whose seq is in `skip` (they are in flight). A row
-        with an earlier blocking row of its route and key comes with `behind` set.
+        with an earlier blocking row of its route and key comes with `behind` set; one that
+        cannot be made a message again comes with `unreadable` set and stops no other.
         """
         ...
 

@@ -1,0 +1,119 @@
+"""Tenure: the lanes that a relay owns, and until when it may act on them."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from postroom._clock import Clock
+from postroom.events import LanesGiven, LanesLost, LanesTaken, Observers
+from postroom.lane import Lane
+from postroom.relay.options import RelayOptions
+from postroom.store import Store
+
+
+class Tenure:
+    """Keeps the lease alive and knows which lanes are ours.
+
+    The database decides who may take a lane. The owner judges itself by its own clock, counted
+    from before the renewal was sent, so it stops before anybody else can begin.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        relay: str,
+        *,
+        options: RelayOptions,
+        clock: Clock,
+        observers: Observers,
+        able: Callable[[], Mapping[str, bool]],
+    ) -> None:
+        """Lease in the name of `relay`; `able` tells which routes' brokers it can reach."""
+        self._store = store
+        self._relay = relay
+        self._options = options
+        self._clock = clock
+        self._observers = observers
+        self._able = able
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._valid_until = 0.0
+        self._look_at: float | None = None
+        self._told: Mapping[str, bool] = {}
+        self._lock = asyncio.Lock()
+        self.busy: set[Lane] = set()
+        """Lanes with something in flight; they are not given away meanwhile."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to renew, or something changed that the others should know."""
+        late = self._look_at is None or self._clock.elapsed() >= self._look_at
+        return late or self._told != self._able()
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until it is time to renew."""
+        return 0.0 if self._look_at is None else self._look_at - self._clock.elapsed()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the lanes are surely ours; 0 or less when the lease ran out."""
+        return self._valid_until - self._clock.elapsed()
+
+    def lanes(self, route: str) -> Sequence[Lane]:
+        """Return our lanes of a route; none once the lease ran out by our own clock."""
+        if self.remaining <= 0:
+            return ()
+        return [lane for lane in self._lanes.values() if lane.route == route]
+
+    def owns(self, lane: Lane) -> bool:
+        """Say whether this very ownership still holds."""
+        return self.remaining > 0 and self._lanes.get((lane.route, lane.number)) == lane
+
+    async def renew(self) -> None:
+        """Renew, share and take lanes."""
+        async with self._lock:
+            able = dict(self._able())
+            sent_at = self._clock.elapsed()
+            lapsed = self._valid_until <= sent_at
+            lanes = await self._store.lease(
+                self._relay,
+                routes=able,
+                lease=self._options.lease,
+                renewal=self._options.renewal,
+                busy=tuple(self.busy),
+            )
+            self._valid_until = sent_at + self._options.lease.total_seconds()
+            pause = min(self._options.renewal, self._options.share).total_seconds()
+            self._look_at = sent_at + pause
+            self._told = able
+            self._replace(lanes, lapsed=lapsed)
+
+    async def leave(self) -> None:
+        """Give everything back."""
+        async with self._lock:
+            given = tuple(self._lanes.values())
+            self._lanes.clear()
+            self._valid_until = 0.0
+            self._look_at = None
+            await self._store.leave(self._relay)
+        if given:
+            self._observers.emit(LanesGiven(relay=self._relay, lanes=given))
+
+    def lose(self, lanes: Collection[Lane]) -> None:
+        """Forget lanes that turned out to have another owner, and ask the database again."""
+        for lane in lanes:
+            self._lanes.pop((lane.route, lane.number), None)
+        self._look_at = None
+        if lanes:
+            self._observers.emit(LanesLost(relay=self._relay, lanes=tuple(lanes)))
+
+    def _replace(self, lanes: Sequence[Lane], *, lapsed: bool) -> None:
+        before = set(self._lanes.values())
+        self._lanes = {(lane.route, lane.number): lane for lane in lanes}
+        after = set(lanes)
+        gone = tuple(sorted(before - after))
+        if gone:
+            kind = LanesLost if lapsed else LanesGiven
+            self._observers.emit(kind(relay=self._relay, lanes=gone))
+        if after - before:
+            taken = tuple(sorted(after - before))
+            self._observers.emit(LanesTaken(relay=self._relay, lanes=taken))
