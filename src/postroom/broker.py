@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Protocol, runtime_checkable
 
 from postroom.errors import BrokerError
 from postroom.message import Message
@@ -125,4 +125,72 @@ class Broker(Publisher, Subscriber, Protocol):
 
     async def close(self) -> None:
         """Disconnect; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """What one group still has to do of one topic."""
+
+    group: str
+    topic: str
+    ready: int
+    """Can be handed out, or comes right after an earlier message of its key."""
+    out: int
+    """In a consumer's hands."""
+    delayed: int
+    """Waiting for the delay of a retry."""
+    dead: int
+    oldest_at: datetime | None
+    """When the oldest message was published that is ready, out or delayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A message that one group gave up."""
+
+    group: str
+    position: int
+    """Names it within its group."""
+    message: Message
+    reason: str
+    attempts: int
+    """Failed attempts, the last included."""
+    died_at: datetime
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """What a broker that keeps its queues itself shows to people (optional)."""
+
+    async def queues(self) -> Sequence[QueueStatus]:
+        """Return every group's state, by topic."""
+        ...
+
+    async def dead_letters(
+        self, group: str | None = None, *, limit: int = 100
+    ) -> Sequence[DeadLetter]:
+        """Return what was given up, the oldest first."""
+        ...
+
+    async def replay_dead(
+        self, group: str, positions: Sequence[int] | None = None, *, limit: int = 1000
+    ) -> int:
+        """Put dead letters (None: the oldest) at the end of their group's queue, attempts 0.
+
+        Returns how many. The id stays; an inbox that has it already drops the copy.
+        """
+        ...
+
+    async def discard_dead(
+        self, group: str, positions: Sequence[int] | None = None, *, limit: int = 1000
+    ) -> int:
+        """Delete dead letters for good; return how many."""
+        ...
+
+    async def drop_group(self, group: str, topics: Sequence[str] | None = None) -> int:
+        """End a group's subscription, of all topics or of these.
+
+        What it had not done and its dead letters of these topics are deleted; returns how many.
+        """
         ...

@@ -1,0 +1,1 @@
+"""The brokers: each module implements the contract of `postroom.broker` on one kind of server."""
