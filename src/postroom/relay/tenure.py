@@ -1,7 +1,7 @@
 """Tenure: the lanes that a relay owns, and until when it may act on them."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from postroom._clock import Clock
 from postroom.events import LanesGiven, LanesLost, LanesTaken, Observers
@@ -39,12 +39,15 @@ class Tenure:
         self._look_at: float | None = None
         self._told: Mapping[str, bool] = {}
         self._lock = asyncio.Lock()
+        self._closing = False
         self.busy: set[Lane] = set()
         """Lanes with something in flight; they are not given away meanwhile."""
 
     @property
     def due(self) -> bool:
         """Whether it is time to renew, or something changed that the others should know."""
+        if self._closing:
+            return False
         late = self._look_at is None or self._clock.elapsed() >= self._look_at
         return late or self._told != self._able()
 
@@ -68,8 +71,8 @@ class Tenure:
         """Say whether this very ownership still holds."""
         return self.remaining > 0 and self._lanes.get((lane.route, lane.number)) == lane
 
-    async def renew(self) -> None:
-        """Renew, share and take lanes."""
+    async def renew(self) -> bool:
+        """Renew, share and take lanes; return whether any were taken."""
         async with self._lock:
             able = dict(self._able())
             sent_at = self._clock.elapsed()
@@ -85,7 +88,7 @@ class Tenure:
             pause = min(self._options.renewal, self._options.share).total_seconds()
             self._look_at = sent_at + pause
             self._told = able
-            self._replace(lanes, lapsed=lapsed)
+            return self._replace(lanes, lapsed=lapsed)
 
     async def leave(self) -> None:
         """Give everything back."""
@@ -94,19 +97,29 @@ class Tenure:
             self._lanes.clear()
             self._valid_until = 0.0
             self._look_at = None
+            self._closing = False
             await self._store.leave(self._relay)
         if given:
             self._observers.emit(LanesGiven(relay=self._relay, lanes=given))
 
-    def lose(self, lanes: Collection[Lane]) -> None:
-        """Forget lanes that turned out to have another owner, and ask the database again."""
-        for lane in lanes:
-            self._lanes.pop((lane.route, lane.number), None)
-        self._look_at = None
-        if lanes:
-            self._observers.emit(LanesLost(relay=self._relay, lanes=tuple(lanes)))
+    async def give_idle(self) -> None:
+        """Give back every lane with nothing in flight, and take no more."""
+        async with self._lock:
+            idle = tuple(lane for lane in self._lanes.values() if lane not in self.busy)
+            for lane in idle:
+                del self._lanes[lane.route, lane.number]
+            self._closing = True
+            if idle:
+                await self._store.give(idle)
+        if idle:
+            self._observers.emit(LanesGiven(relay=self._relay, lanes=idle))
 
-    def _replace(self, lanes: Sequence[Lane], *, lapsed: bool) -> None:
+    def doubt(self) -> None:
+        """Act on no lane until the database has said again which are ours."""
+        self._valid_until = 0.0
+        self._look_at = None
+
+    def _replace(self, lanes: Sequence[Lane], *, lapsed: bool) -> bool:
         before = set(self._lanes.values())
         self._lanes = {(lane.route, lane.number): lane for lane in lanes}
         after = set(lanes)
@@ -117,3 +130,4 @@ class Tenure:
         if after - before:
             taken = tuple(sorted(after - before))
             self._observers.emit(LanesTaken(relay=self._relay, lanes=taken))
+        return bool(after - before)
