@@ -1,0 +1,130 @@
+"""The outbox: messages become rows of the caller's own transaction."""
+
+from dataclasses import dataclass, replace
+from typing import Unpack
+
+from postroom.codecs import PutOptions, check, encode
+from postroom.connections import (
+    AsyncConnection,
+    SyncConnection,
+    require_transaction,
+    require_transaction_async,
+    run,
+    run_async,
+)
+from postroom.errors import InvalidMessage, PutRefused
+from postroom.limits import Limits
+from postroom.message import Message
+from postroom.route import Routes
+from postroom.statement import Statement
+from postroom.store import Addressed, Writer
+
+
+class SyncOutbox:
+    """Puts messages into the transaction of a synchronous connection.
+
+    with engine.begin() as connection:
+        connection.execute(insert(orders).values(id=order_id))
+        outbox.put(connection, OrderPlaced(order_id=order_id))
+    """
+
+    def __init__(
+        self, store: Writer, *, routes: Routes | None = None, limits: Limits | None = None
+    ) -> None:
+        """Write the rows of this store; the store need not be open."""
+        self._packing = _Packing(store, routes or Routes(), limits or Limits())
+
+    def put(
+        self, connection: SyncConnection, *events: object, **options: Unpack[PutOptions]
+    ) -> tuple[Message, ...]:
+        """Write the events to the outbox, in this order; return them as written.
+
+        An event is an object whose class bears `@message`, or a ready `Message`; the options
+        apply to each event that is not a `Message`. Nothing is committed and no connection is
+        opened: the messages share the fate of the caller's transaction. All of them are
+        written, or none. Raises `NoTransaction`, `InvalidMessage` or `MessageTooLarge`, all of
+        them `PutRefused`, before anything is written.
+        """
+        if not events:
+            return ()
+        self._check(connection)
+        messages, statement = self._packing.pack(events, options)
+        run(connection, statement)
+        return messages
+
+    def _check(self, connection: SyncConnection) -> None:
+        require_transaction(connection)
+
+
+class Outbox:
+    """Puts messages into the transaction of an asynchronous connection.
+
+    async with session.begin():
+        session.add(order)
+        await outbox.put(session, OrderPlaced(order_id=order.id))
+    """
+
+    def __init__(
+        self, store: Writer, *, routes: Routes | None = None, limits: Limits | None = None
+    ) -> None:
+        """Write the rows of this store; the store need not be open."""
+        self._packing = _Packing(store, routes or Routes(), limits or Limits())
+
+    async def put(
+        self, connection: AsyncConnection, *events: object, **options: Unpack[PutOptions]
+    ) -> tuple[Message, ...]:
+        """Write the events to the outbox, in this order; return them as written.
+
+        The same as `SyncOutbox.put`, awaited.
+        """
+        if not events:
+            return ()
+        await self._check(connection)
+        messages, statement = self._packing.pack(events, options)
+        await run_async(connection, statement)
+        return messages
+
+    async def _check(self, connection: AsyncConnection) -> None:
+        await require_transaction_async(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """Everything of a put that does no I/O."""
+
+    store: Writer
+    routes: Routes
+    limits: Limits
+
+    def pack(
+        self, events: tuple[object, ...], options: PutOptions
+    ) -> tuple[tuple[Message, ...], Statement]:
+        """Return the messages with their topics, and the statement that writes them."""
+        addressed = [self._address(_as_message(event, options)) for event in events]
+        messages = tuple(each.message for each in addressed)
+        self.limits.check(messages)
+        if len(messages) > 1 and len({each.id for each in messages}) < len(messages):
+            raise InvalidMessage("two messages of one call have the same id; put each once")
+        return messages, self.store.insert(addressed)
+
+    def _address(self, message: Message) -> Addressed:
+        route = self.routes.of(message)
+        if route is None:
+            raise PutRefused(
+                f"no route takes messages of type {message.type}; add the type to a route, or let "
+                "the route `default` take '*'"
+            )
+        if not message.topic:
+            message = replace(message, topic=route.topic or message.type)
+        return Addressed(route.name, message)
+
+
+def _as_message(event: object, options: PutOptions) -> Message:
+    if not isinstance(event, Message):
+        return encode(event, **options)
+    if options:
+        raise InvalidMessage(
+            f"a ready Message says {', '.join(sorted(options))} itself; set it on the Message"
+        )
+    check(event)
+    return event
