@@ -36,7 +36,7 @@ messages = st.builds(
 async def test_a_message_comes_out_of_a_store_as_it_went_in(sent: Message, route: str) -> None:
     store = MemoryStore()
     with store.begin() as transaction:
-        transaction.execute(store.insert([Addressed(route, sent)]))
+        transaction.run(store.insert([Addressed(route, sent)]))
 
     (entry,) = await store.find(Query(), limit=10)
 

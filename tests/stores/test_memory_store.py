@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroom.errors import NoTransaction, StoreError
+from postroom.errors import InvalidMessage, NoTransaction, StoreError
 from postroom.message import Message
 from postroom.statement import Statement
 from postroom.store import Addressed, Query
@@ -26,7 +26,7 @@ def store() -> MemoryStore:
 
 def put(store: MemoryStore, transaction: MemoryTransaction, text: str) -> None:
     message = Message(type="t", payload=text.encode())
-    assert transaction.execute(store.insert([Addressed("default", message)])) == 1
+    assert transaction.run(store.insert([Addressed("default", message)])) == 1
 
 
 async def payloads(store: MemoryStore) -> list[str]:
@@ -45,11 +45,11 @@ async def test_nothing_is_visible_before_the_commit(store: MemoryStore) -> None:
 async def test_a_block_that_raises_leaves_no_trace(store: MemoryStore) -> None:
     with suppress(KeyError), store.begin() as transaction:
         put(store, transaction, "a")
-        transaction.execute(store.mark("shipping", "1"))
+        transaction.run(store.mark("shipping", "1"))
         raise KeyError
 
     with store.begin() as transaction:
-        assert transaction.execute(store.mark("shipping", "1")) == 1
+        assert transaction.run(store.mark("shipping", "1")) == 1
     assert await payloads(store) == []
 
 
@@ -72,21 +72,21 @@ async def test_a_savepoint_undoes_only_its_own_block(store: MemoryStore) -> None
             put(store, transaction, "b")
             with transaction.savepoint():
                 put(store, transaction, "c")
-            transaction.execute(store.mark("shipping", "1"))
+            transaction.run(store.mark("shipping", "1"))
             raise KeyError
         with transaction.savepoint():
             put(store, transaction, "d")
-        assert transaction.execute(store.mark("shipping", "1")) == 1
+        assert transaction.run(store.mark("shipping", "1")) == 1
 
     assert await payloads(store) == ["a", "d"]
 
 
 def test_a_message_is_seen_first_once_for_each_consumer(store: MemoryStore) -> None:
     with store.begin() as transaction:
-        first = [transaction.execute(store.mark("shipping", "1")) for _ in range(2)]
+        first = [transaction.run(store.mark("shipping", "1")) for _ in range(2)]
     with store.begin() as transaction:
-        later = transaction.execute(store.mark("shipping", "1"))
-        other = transaction.execute(store.mark("billing", "1"))
+        later = transaction.run(store.mark("shipping", "1"))
+        other = transaction.run(store.mark("billing", "1"))
 
     assert (first, later, other) == ([1, 0], 0, 1)
 
@@ -110,9 +110,24 @@ def test_a_transaction_that_has_ended_refuses(store: MemoryStore, end: str) -> N
 def test_a_foreign_statement_is_refused(store: MemoryStore) -> None:
     with store.begin() as transaction:
         with pytest.raises(ValueError, match="no statement"):
-            transaction.execute(Statement(sql="DELETE", rows=[{}]))
+            transaction.run(Statement(sql="DELETE", rows=[{}]))
         with pytest.raises(ValueError, match="not made by"):
-            transaction.execute(Statement(sql="", rows=[{"id": 1}], name="insert"))
+            transaction.run(Statement(sql="", rows=[{"id": 1}], name="insert"))
+
+
+async def test_a_message_is_put_once(store: MemoryStore) -> None:
+    statement = store.insert([Addressed("default", Message(type="t", payload=b""))])
+    with store.begin() as transaction:
+        with suppress(KeyError), transaction.savepoint():
+            transaction.run(statement)
+            raise KeyError
+        transaction.run(statement)
+        with pytest.raises(InvalidMessage):
+            transaction.run(statement)
+    with store.begin() as transaction, pytest.raises(InvalidMessage):
+        transaction.run(statement)
+
+    assert len(await store.find(Query(), limit=10)) == 1
 
 
 def test_a_second_transaction_of_the_same_thread_is_an_error_not_a_deadlock(

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from math import ceil
 
 from postroom.lane import LANES, Lane
-from postroom.stores.memory.tables import LaneRow, Place, RelayRow, Tables
+from postroom.stores.memory.tables import LaneRow, RelayRow, Tables
+from postroom.stores.sharing import Place, share
 
 
 def renew(
@@ -27,7 +27,7 @@ def gone(tables: Tables, renewal: timedelta, now: datetime) -> frozenset[str]:
     """
     expired = {name: row for name, row in tables.relays.items() if not row.alive(now)}
     for name, row in expired.items():
-        if row.suspected_at is None:
+        if row.suspected_at is None or row.suspected_at > now:
             tables.relays[name] = replace(row, suspected_at=now)
     return frozenset(
         name
@@ -36,31 +36,13 @@ def gone(tables: Tables, renewal: timedelta, now: datetime) -> frozenset[str]:
     )
 
 
-def share(
-    tables: Tables, relay: str, busy: Collection[Lane], free_of: Collection[str], now: datetime
-) -> None:
+def balance(tables: Tables, relay: str, gone: Collection[str], busy: Collection[Lane]) -> None:
     """Let the relay give back and take lanes until it has its fair share of each route."""
-    routes = tables.relays[relay].routes
-    in_flight = {(lane.route, lane.number) for lane in busy}
-    for route in {place[0] for place in owned_by(tables, relay)} | routes.keys():
-        able = [
-            name
-            for name, row in tables.relays.items()
-            if row.alive(now) and row.routes.get(route, False)
-        ]
-        mine = [place for place in owned_by(tables, relay) if place[0] == route]
-        idle = [place for place in mine if place not in in_flight]
-        if relay in able:
-            fair = ceil(LANES / len(able))
-            change_owner(tables, list(reversed(idle))[: max(len(mine) - fair, 0)], None)
-            free = [
-                place
-                for place, row in sorted(tables.lanes.items(), key=lambda item: item[0])
-                if place[0] == route and (row.owner is None or row.owner in free_of)
-            ]
-            change_owner(tables, free[: max(fair - len(mine), 0)], relay)
-        elif able or route not in routes:
-            change_owner(tables, idle, None)
+    live = {name: row.routes for name, row in tables.relays.items() if name not in gone}
+    owners = {place: row.owner for place, row in tables.lanes.items()}
+    shares = share(relay, live, owners, {(lane.route, lane.number) for lane in busy})
+    change_owner(tables, shares.give, None)
+    change_owner(tables, shares.take, relay)
 
 
 def forget(tables: Tables, relays: Iterable[str]) -> None:

@@ -12,9 +12,10 @@ from postroom.outcome import Dead, Retry, Sent, Settled
 from postroom.statement import Statement
 from postroom.store import Addressed, AuditRecord, Query, RelayStatus, Stats, StoreFeatures, Swept
 from postroom.stores.memory import lanes as leases
-from postroom.stores.memory.tables import Key, Place, Tables, key_of, place_of, rows_of
+from postroom.stores.memory.tables import Key, Tables, key_of, place_of, rows_of
 from postroom.stores.memory.transaction import MemoryTransaction
 from postroom.stores.memory.turns import Bell, Turns
+from postroom.stores.sharing import Place
 
 _FEATURES = StoreFeatures(wakes=True, durable=False, many_processes=False, commit_order=True)
 _AT_REST = (State.DEAD, State.WAITING, State.HELD, State.SCHEDULED)
@@ -96,7 +97,7 @@ class MemoryStore:
         with self._guard:
             leases.renew(self._tables, relay, routes, lease, now)
             gone = leases.gone(self._tables, renewal, now)
-            leases.share(self._tables, relay, busy, gone, now)
+            leases.balance(self._tables, relay, gone, busy)
             leases.forget(self._tables, gone)
             owned = leases.owned_by(self._tables, relay)
             return [Lane(*place, self._tables.lanes[place].epoch) for place in owned]
@@ -151,13 +152,13 @@ class MemoryStore:
                 done.add(entry.seq)
                 after = _after(entry, item.outcome, now)
                 if after.state is State.SENT and not keep:
-                    del self._tables.outbox[entry.seq]
+                    self._tables.remove(entry)
                 else:
                     self._tables.change(after)
                 key = key_of(entry)
                 if key is not None and not after.blocks:
                     unblocked.append(key)
-            self._tables.free_held(dict.fromkeys(unblocked), places, self._release_chunk)
+            self._tables.free_held(unblocked, places, self._release_chunk)
         return frozenset(done)
 
     async def hold(self, lanes: Sequence[Lane], entries: Sequence[Entry]) -> int:
@@ -165,7 +166,7 @@ class MemoryStore:
         with self._guard:
             places = self._tables.owned(lanes)
             rows = [self._tables.ours(entry, places) for entry in entries]
-            held = [row for row in rows if row is not None]
+            held = [row for row in rows if row is not None and key_of(row) is not None]
             for row in held:
                 self._tables.change(replace(row, state=State.HELD, blocks=True))
         return len(held)
@@ -248,7 +249,7 @@ class MemoryStore:
         with self._guard:
             rows = self._tables.matching(query, _AT_REST, limit)
             for row in () if dry_run else rows:
-                del self._tables.outbox[row.seq]
+                self._tables.remove(row)
             return self._acted("discard", actor, repr(query), len(rows), dry_run=dry_run)
 
     async def release(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
@@ -273,14 +274,14 @@ class MemoryStore:
         detail = f"sent before {sent_before}, inbox before {inbox_before}"
         with self._guard:
             sent = [
-                row.seq
+                row
                 for row in self._tables.outbox.values()
                 if row.state is State.SENT and _before(row.settled_at, sent_before)
             ]
             marks = [mark for mark, at in self._tables.inbox.items() if _before(at, inbox_before)]
             if not dry_run:
-                for seq in sent:
-                    del self._tables.outbox[seq]
+                for row in sent:
+                    self._tables.remove(row)
                 for mark in marks:
                     del self._tables.inbox[mark]
             self._acted("prune", actor, detail, len(sent) + len(marks), dry_run=dry_run)
@@ -366,7 +367,7 @@ def _after(entry: Entry, outcome: Sent | Retry | Dead, now: datetime) -> Entry:
     """Return the row as the outcome leaves it."""
     match outcome:
         case Sent():
-            return replace(entry, state=State.SENT, settled_at=now)
+            return replace(entry, state=State.SENT, settled_at=now, error=None)
         case Retry(delay=delay, error=error):
             return replace(
                 entry,

@@ -1,18 +1,18 @@
 """The tables of the memory store, and the rule of order: which row blocks which."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 
 from postroom._clock import from_micros, to_micros
 from postroom.lane import Lane, lane_of
 from postroom.message import Entry, Message, State
 from postroom.statement import Row
 from postroom.store import Addressed, AuditRecord, Query
+from postroom.stores.sharing import Place
 
-Place = tuple[str, int]
-"""Route and number of a lane."""
 Key = tuple[str, str]
 """Route and ordering key."""
 
@@ -36,8 +36,11 @@ class RelayRow:
     """When another relay first saw it expired; a renewal clears it."""
 
     def alive(self, now: datetime) -> bool:
-        """Tell whether its last renewal is no older than its lease."""
-        return now - self.seen_at <= self.lease
+        """Tell whether its last renewal is no older than its lease.
+
+        A renewal in the future means that the clock was set back, and proves nothing.
+        """
+        return timedelta(0) <= now - self.seen_at <= self.lease
 
 
 class Tables:
@@ -49,16 +52,23 @@ class Tables:
         self.lanes: dict[Place, LaneRow] = {}
         self.relays: dict[str, RelayRow] = {}
         self.audit: list[AuditRecord] = []
+        self.ids: set[str] = set()
         self._last_seq = 0
 
     def append(self, entry: Entry) -> None:
         """Put an entry at the end of the order, under a number that was never used."""
         self._last_seq += 1
         self.outbox[self._last_seq] = replace(entry, seq=self._last_seq)
+        self.ids.add(entry.message.id)
+
+    def remove(self, entry: Entry) -> None:
+        """Delete a row."""
+        del self.outbox[entry.seq]
+        self.ids.discard(entry.message.id)
 
     def move_to_end(self, entry: Entry) -> None:
         """Give a row a new place, after all others."""
-        del self.outbox[entry.seq]
+        self.remove(entry)
         self.append(entry)
 
     def change(self, entry: Entry) -> None:
@@ -83,22 +93,19 @@ class Tables:
 
     def blocking(self) -> dict[Key, list[Entry]]:
         """Return, by key, the rows that keep later ones back, in order."""
-        rows: dict[Key, list[Entry]] = {}
-        for entry in self.outbox.values():
-            key = key_of(entry)
-            if key is not None and entry.blocks:
-                rows.setdefault(key, []).append(entry)
-        return rows
+        return self._by_key(lambda entry: entry.blocks)
 
     def free_held(self, keys: Collection[Key], places: Collection[Place], chunk: int) -> int:
-        """Make ready the held rows of these keys that no other blocking row precedes.
+        """Make ready the held rows of these keys that nothing unsent precedes any more.
 
-        At most `chunk` of each key: the first ones, so that order is kept. Returns how many.
+        At most `chunk` of each key: the first ones, so that order is kept. A ready row before
+        them is the end of the last chunk; should it fail, the next one would only be held again.
+        Returns how many.
         """
-        blocking = self.blocking()
+        unsent = self._by_key(lambda entry: entry.blocks or entry.state is State.READY)
         freed = 0
-        for key in keys:
-            for entry in blocking.get(key, ())[:chunk]:
+        for key in set(keys):
+            for entry in unsent.get(key, ())[:chunk]:
                 if entry.state is not State.HELD or place_of(entry) not in places:
                     break
                 self.change(replace(entry, state=State.READY, blocks=False))
@@ -109,7 +116,15 @@ class Tables:
         """Return the first rows that a query means, among those in these states."""
         wanted = set(states) & set(query.states or states)
         rows = (e for e in self.outbox.values() if e.state in wanted and matches(e, query))
-        return [entry for entry, _ in zip(rows, range(limit), strict=False)]
+        return list(islice(rows, limit))
+
+    def _by_key(self, wanted: Callable[[Entry], bool]) -> dict[Key, list[Entry]]:
+        rows: dict[Key, list[Entry]] = {}
+        for entry in self.outbox.values():
+            key = key_of(entry)
+            if key is not None and wanted(entry):
+                rows.setdefault(key, []).append(entry)
+        return rows
 
 
 def place_of(entry: Entry) -> Place:

@@ -1,13 +1,13 @@
 """The caller's own transaction on a memory store."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from postroom._clock import Clock
-from postroom.errors import NoTransaction
+from postroom.errors import InvalidMessage, NoTransaction
 from postroom.message import Entry
 from postroom.statement import Row, Statement
 from postroom.stores.memory.tables import Tables, entry_of
@@ -18,7 +18,7 @@ class MemoryTransaction:
     """What a database connection with an open transaction is elsewhere.
 
     Made by `MemoryStore.begin()`. As a context manager (`with` or `async with`) it commits at the
-    end of the block, and rolls back if the block raises. What was executed is seen by nobody else
+    end of the block, and rolls back if the block raises. What was run is seen by nobody else
     until then, and takes its place in the order at the commit.
     """
 
@@ -39,21 +39,20 @@ class MemoryTransaction:
         self._turn: Turn | None = turns.take_if_free()
         self._ended = False
         self._entries: list[Entry] = []
+        self._ids: set[str] = set()
         self._marks: list[tuple[str, str]] = []
 
     @property
     def in_transaction(self) -> bool:
-        """Whether it can execute: begun, and neither committed nor rolled back."""
+        """Whether it can run statements: begun, and neither committed nor rolled back."""
         return self._turn is not None and not self._ended
 
-    def execute(self, statement: Statement) -> int:
-        """Run a statement of `MemoryStore.insert` or `mark`; return the affected rows."""
+    def run(self, statement: Statement) -> int:
+        """Run a statement of `MemoryStore.insert` or `mark`; return the rows affected, summed."""
         self._require_open()
         match statement.name:
             case "insert":
-                now = self._clock.now()
-                self._entries += [entry_of(row, now) for row in statement.rows]
-                return len(statement.rows)
+                return self._insert(statement.rows)
             case "mark":
                 return sum(self._mark(row) for row in statement.rows)
             case other:
@@ -78,12 +77,13 @@ class MemoryTransaction:
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
-        """Undo what the block executed, and only that, if the block raises."""
+        """Undo what the block ran, and only that, if the block raises."""
         self._require_open()
         entries, marks = len(self._entries), len(self._marks)
         try:
             yield self
         except BaseException:
+            self._ids -= {entry.message.id for entry in self._entries[entries:]}
             del self._entries[entries:]
             del self._marks[marks:]
             raise
@@ -122,6 +122,16 @@ class MemoryTransaction:
     ) -> None:
         """Commit, or roll back if the block raised."""
         self.__exit__(kind, error, trace)
+
+    def _insert(self, rows: Sequence[Row]) -> int:
+        now = self._clock.now()
+        entries = [entry_of(row, now) for row in rows]
+        ids = {entry.message.id for entry in entries}
+        if len(ids) < len(rows) or ids & self._ids or ids & self._tables.ids:
+            raise InvalidMessage("the outbox has a message with this id already; put each once")
+        self._ids |= ids
+        self._entries += entries
+        return len(rows)
 
     def _mark(self, row: Row) -> int:
         mark = str(row["consumer"]), str(row["message_id"])
