@@ -1,0 +1,1 @@
+"""Implementations of the contract in `postroom.store`, one folder or file per database."""

@@ -1,0 +1,195 @@
+"""What people do: look, replay, discard, release, prune; every change leaves an audit record."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from postroom._clock import from_micros
+from postroom.message import Entry, State
+from postroom.store import AuditRecord, Query, RelayStatus, Stats
+from postroom.stores.sqlite.leases import relays
+from postroom.stores.sqlite.reading import fetch
+from postroom.stores.sqlite.rows import entry_of, micros
+from postroom.stores.sqlite.schema import version_of
+from postroom.stores.sqlite.sweeping import new_places
+from postroom.stores.sqlite.work import Work
+
+DISCARDABLE = (State.DEAD, State.WAITING, State.HELD, State.SCHEDULED)
+
+Match = tuple[int, str, int]
+"""Seq, state, and whether it blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One kind of change: what it does to the rows, and which rows it may touch."""
+
+    name: str
+    change: Callable[[Work, Sequence[Match]], None]
+    states: tuple[State, ...]
+    blocking: bool = False
+    """Only rows that block their key."""
+
+
+def find(work: Work, query: Query, limit: int) -> list[Entry]:
+    """Return matching rows in `seq` order."""
+    conditions, values = _conditions(work, query, tuple(query.states))
+    sql = work.sql["find"].replace("{columns}", work.sql["columns"])
+    rows = fetch(work, sql.replace("{conditions}", conditions), {**values, "limit": limit})
+    return [entry_of(row) for row in rows]
+
+
+def replay(work: Work, matches: Sequence[Match]) -> None:
+    """Make these dead or sent rows ready, as new ones where their place is gone."""
+    work.change_each("replay-in-place", [{"seq": seq} for seq, _, blocks in matches if blocks])
+    moved = [seq for seq, _, blocks in matches if not blocks]
+    if moved:
+        places = zip(moved, new_places(work, len(moved)), strict=True)
+        work.change_each("replay-at-end", [{"seq": seq, "place": place} for seq, place in places])
+
+
+def discard(work: Work, matches: Sequence[Match]) -> None:
+    """Delete these rows."""
+    work.change_each("delete", [(seq,) for seq, _, _ in matches])
+
+
+def release(work: Work, matches: Sequence[Match]) -> None:
+    """Let these dead rows no longer block their keys."""
+    work.change_each("unblock", [(seq,) for seq, _, _ in matches])
+
+
+def matching(work: Work, query: Query, action: Action, limit: int) -> list[Match]:
+    """Return the rows that a change would touch, in `seq` order, of its states only."""
+    states = tuple(state for state in action.states if not query.states or state in query.states)
+    if not states:
+        return []
+    conditions, values = _conditions(work, query, states)
+    if action.blocking:
+        conditions = f"{conditions} and {work.sql['where-blocking']}"
+    sql = work.sql["match"].replace("{conditions}", conditions)
+    return work.connection.execute(sql, {**values, "limit": limit}).fetchall()
+
+
+def replayable(query: Query) -> tuple[State, ...]:
+    """Return which states a replay may touch: sent rows only where the query names them."""
+    return (State.DEAD, State.SENT) if State.SENT in query.states else (State.DEAD,)
+
+
+def act(work: Work, action: Action, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
+    """Change what matches and write down who did it; a dry run does the same and undoes it."""
+    with work.writing(undo=dry_run):
+        matches = matching(work, query, action, limit)
+        if matches:
+            action.change(work, matches)
+            record(work, action.name, actor, described(query), len(matches))
+        return len(matches)
+
+
+def record(work: Work, action: str, actor: str, detail: str, count: int) -> int:
+    """Add an audit record; return its number."""
+    return int(
+        work.connection.execute(
+            work.sql["record"],
+            {
+                "at": work.now(),
+                "actor": actor,
+                "action": action,
+                "detail": detail,
+                "count": count,
+            },
+        ).lastrowid
+        or 0
+    )
+
+
+def described(query: Query) -> str:
+    """Return the query as the audit shows it: the given fields as JSON."""
+    fields: dict[str, object] = {
+        "states": [str(state) for state in query.states],
+        "ids": list(query.ids),
+        "route": query.route,
+        "key": query.key,
+        "type": query.type,
+        "topic": query.topic,
+        "created_from": _text(query.created_from),
+        "created_before": _text(query.created_before),
+        "after_seq": query.after_seq or None,
+    }
+    given = {name: value for name, value in fields.items() if value not in (None, [])}
+    return json.dumps(given, ensure_ascii=False)
+
+
+def stats(work: Work) -> Stats:
+    """Return counts and ages, all of the same moment."""
+    with work.reading():
+        counts: dict[str, dict[State, int]] = defaultdict(dict)
+        oldest: dict[str, int] = {}
+        for route, state, count, created in work.rows("count-rows"):
+            counts[route][State(state)] = count
+            if created is not None:
+                oldest[route] = min(created, oldest.get(route, created))
+        return Stats(
+            counts=dict(counts),
+            oldest_unsent_at={route: from_micros(moment) for route, moment in oldest.items()},
+            blocked_keys=work.value("count-blocked"),
+            relays=_relays(work),
+            inbox=dict(work.rows("count-inbox")),
+            schema_version=version_of(work),
+        )
+
+
+def audit(work: Work, limit: int) -> list[AuditRecord]:
+    """Return the newest records first."""
+    return [
+        AuditRecord(at=from_micros(at), actor=actor, action=action, detail=detail, count=count)
+        for at, actor, action, detail, count in work.rows("records", limit=limit)
+    ]
+
+
+def _relays(work: Work) -> tuple[RelayStatus, ...]:
+    owning = dict(work.rows("count-lanes"))
+    now = work.now()
+    return tuple(
+        RelayStatus(
+            name=relay.name,
+            seen_at=from_micros(relay.seen_at),
+            alive=not relay.expired(now),
+            lanes=owning.get(relay.name, 0),
+            paused_routes=tuple(route for route, able in relay.routes.items() if not able),
+        )
+        for relay in relays(work)
+    )
+
+
+def _conditions(
+    work: Work, query: Query, states: Collection[State]
+) -> tuple[str, dict[str, object]]:
+    """Return the `where` of a query and its values; only conditions that are given appear."""
+    names = ["where-seq"]
+    values: dict[str, object] = {"after_seq": query.after_seq}
+
+    def given(name: str, **named: Any) -> None:
+        ((key, value),) = named.items()
+        if value is not None:
+            names.append(name)
+            values[key] = value
+
+    if len(states) == 1:
+        names.append(f"where-{next(iter(states))}")
+    elif states:
+        given("where-states", states=json.dumps([str(state) for state in states]))
+    given("where-ids", ids=json.dumps(list(query.ids)) if query.ids else None)
+    given("where-route", route=query.route)
+    given("where-key", key=query.key)
+    given("where-type", type=query.type)
+    given("where-topic", topic=query.topic)
+    given("where-from", created_from=micros(query.created_from))
+    given("where-before", created_before=micros(query.created_before))
+    return " and ".join(work.sql[name] for name in names), values
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,148 @@
+"""Rows of the outbox and the values they stand for."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from postroom._clock import from_micros, to_micros
+from postroom.lane import lane_of
+from postroom.message import NO_HEADERS, Entry, Message, State
+from postroom.statement import Row
+from postroom.store import Addressed
+
+_SHOWN_ID = 255
+
+T = TypeVar("T")
+
+
+def micros(moment: datetime | None) -> int | None:
+    """Return the moment as the tables keep it."""
+    return None if moment is None else to_micros(moment)
+
+
+def new_row(addressed: Addressed, now: int) -> Row:
+    """Return the values of the row that a message begins as."""
+    message = addressed.message
+    deliver_at = micros(message.deliver_at)
+    later = deliver_at is not None and deliver_at > now
+    return {
+        "id": message.id,
+        "route": addressed.route,
+        "lane": lane_of(message.key, message.id),
+        "state": "scheduled" if later else "ready",
+        "version": message.version,
+        "due_at": deliver_at if later else None,
+        "deliver_at": deliver_at,
+        "expires_at": micros(message.expires_at),
+        "created_at": now,
+        "key": message.key,
+        "type": message.type,
+        "topic": message.topic,
+        "content_type": message.content_type,
+        "headers": _headers_text(message.headers),
+        "payload": message.payload,
+    }
+
+
+def inbox_row(consumer: str, message_id: str, now: int) -> Row:
+    """Return the values of the row that says this consumer has seen this id."""
+    text = message_id.encode("utf-8", "surrogatepass")
+    return {
+        "consumer": consumer,
+        "message_key": sha256(text).digest(),
+        "message_id": message_id[:_SHOWN_ID].encode("utf-8", "replace").decode(),
+        "handled_at": now,
+    }
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    """Return the entry of a row.
+
+    A row that another writer filled with something unreadable still becomes an entry: with what
+    can be read, without headers, and with an `error` that begins with "unreadable row".
+    """
+    try:
+        return _entry(row, _headers(row[18]), _moment, _same, error=row[17])
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError) as cause:
+        return _entry(
+            row,
+            NO_HEADERS,
+            _moment_or_none,
+            _readable,
+            error=f"unreadable row: {type(cause).__name__}: {cause}",
+        )
+
+
+def _entry(
+    row: Sequence[Any],
+    headers: Mapping[str, str],
+    moment: Callable[[Any], datetime | None],
+    clean: Callable[[Any], Any],
+    *,
+    error: str | None,
+) -> Entry:
+    payload = row[19]
+    return Entry(
+        seq=row[0],
+        route=row[2],
+        lane=row[3],
+        state=State(row[4]),
+        blocks=bool(row[5]),
+        behind=bool(row[20]),
+        attempts=row[6],
+        due_at=moment(row[8]),
+        created_at=moment(row[11]),
+        settled_at=moment(row[12]),
+        error=error,
+        message=Message(
+            id=clean(row[1]),
+            type=clean(row[14]),
+            payload=payload if isinstance(payload, bytes) else str(payload).encode(),
+            content_type=clean(row[16]),
+            key=clean(row[13]),
+            version=row[7],
+            headers=headers,
+            topic=clean(row[15]),
+            deliver_at=moment(row[9]),
+            expires_at=moment(row[10]),
+        ),
+    )
+
+
+def _headers_text(headers: Mapping[str, str]) -> str:
+    if not headers:
+        return "{}"
+    return json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":"))
+
+
+def _headers(text: str) -> Mapping[str, str]:
+    if text == "{}":
+        return NO_HEADERS
+    headers = json.loads(text)
+    if not isinstance(headers, dict):
+        raise TypeError("headers are not an object of texts")
+    for value in headers.values():
+        if not isinstance(value, str):
+            raise TypeError("a header is not text")
+    return headers
+
+
+def _moment(value: Any) -> datetime | None:
+    return None if value is None else from_micros(value)
+
+
+def _moment_or_none(value: Any) -> datetime | None:
+    try:
+        return _moment(value)
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None
+
+
+def _same(value: T) -> T:
+    return value
+
+
+def _readable(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

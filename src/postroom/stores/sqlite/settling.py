@@ -1,0 +1,130 @@
+"""Write down what became of a batch, and let held rows follow their head."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
+
+from postroom.message import Entry, State
+from postroom.outcome import Dead, Retry, Sent, Settled
+from postroom.stores.sharing import Place
+from postroom.stores.sqlite.work import Work
+
+CHUNK = 500
+"""Held rows of one key that become ready together."""
+_LOOK = 200
+"""Ready rows looked at, to see whether the last chunk of a key is still on its way."""
+_END = 2**63 - 1
+_MICROSECOND = timedelta(microseconds=1)
+
+Key = tuple[str, str]
+"""A route and a key of it."""
+
+
+def settle(
+    work: Work, places: set[Place], settled: Sequence[Settled], *, keep: bool
+) -> frozenset[int]:
+    """Settle what is still ours; needs the write lock, and `places` looked up under it."""
+    ours = still_ready(work, places, [one.entry for one in settled])
+    now = work.now()
+    sent: list[Entry] = []
+    passed: list[Entry] = []
+    for one in settled:
+        entry, outcome = one.entry, one.outcome
+        if entry.seq not in ours:
+            continue
+        match outcome:
+            case Sent():
+                sent.append(entry)
+                passed.append(entry)
+            case Retry():
+                _retry(work, entry, outcome, now)
+            case Dead():
+                _bury(work, entry, outcome, now)
+                if not outcome.blocks:
+                    passed.append(entry)
+    if keep:
+        work.change_each("sent", [(now, entry.seq) for entry in sent])
+    else:
+        work.change_each("delete", [(entry.seq,) for entry in sent])
+    _release_behind(work, passed)
+    return frozenset(ours)
+
+
+def hold(work: Work, places: set[Place], entries: Iterable[Entry]) -> int:
+    """Hold those of these rows that are still ours; needs the write lock."""
+    return work.change_each(
+        "hold",
+        [(entry.seq, entry.message.id) for entry in entries if (entry.route, entry.lane) in places],
+    )
+
+
+def still_ready(work: Work, places: Collection[Place], entries: Sequence[Entry]) -> set[int]:
+    """Return the seqs of entries that are ready, the same message, and in these lanes."""
+    ids = {entry.seq: entry.message.id for entry in entries}
+    rows = work.rows("still-ready", seqs=json.dumps(list(ids)))
+    return {
+        seq
+        for seq, message_id, route, lane in rows
+        if ids[seq] == message_id and (route, lane) in places
+    }
+
+
+def release(work: Work, key: Key, lane: int, *, after: int, limit: int) -> int:
+    """Make the key's first held rows ready if only such stand first; return how many.
+
+    Not while the last chunk is still on its way: if its head failed, all of them would have to
+    be held again.
+    """
+    rows = work.connection.execute(work.sql["blockers"], (*key, limit)).fetchall()
+    free: list[tuple[int]] = []
+    for seq, state in rows:
+        if state != State.HELD:
+            break
+        free.append((seq,))
+    if not free or _on_its_way(work, key, lane, after, free[0][0]):
+        return 0
+    return work.change_each("ready", free)
+
+
+def _on_its_way(work: Work, key: Key, lane: int, after: int, before: int) -> bool:
+    route, name = key
+    keys = work.connection.execute(work.sql["ready-keys"], (route, lane, after, before, _LOOK))
+    return (name,) in keys.fetchall()
+
+
+def _release_behind(work: Work, passed: Iterable[Entry]) -> None:
+    last: dict[Key, Entry] = {}
+    for entry in passed:
+        if entry.message.key is not None:
+            last[entry.route, entry.message.key] = entry
+    execute = work.connection.execute
+    blocked = {
+        route: execute(work.sql["some-blocker"], (route,)).fetchone()
+        for route in {route for route, _ in last}
+    }
+    for key, entry in last.items():
+        if not blocked[key[0]]:
+            continue
+        first = execute(work.sql["first-blocker"], key).fetchone()
+        if first and first[1] == State.HELD:
+            release(work, key, entry.lane, after=entry.seq, limit=CHUNK)
+
+
+def _retry(work: Work, entry: Entry, outcome: Retry, now: int) -> None:
+    work.change(
+        "retry",
+        seq=entry.seq,
+        due_at=now + outcome.delay // _MICROSECOND,
+        error=outcome.error,
+    )
+
+
+def _bury(work: Work, entry: Entry, outcome: Dead, now: int) -> None:
+    work.change(
+        "dead",
+        seq=entry.seq,
+        blocks=int(outcome.blocks),
+        attempts=int(outcome.attempted),
+        error=outcome.error,
+        settled_at=now,
+    )
