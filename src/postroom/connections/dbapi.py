@@ -1,9 +1,8 @@
 """Connections of the standard library's sqlite3."""
 
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Protocol
 
@@ -79,31 +78,57 @@ def require(connection: SqliteConnection) -> None:
         raise NoTransaction(NOT_BEGUN)
 
 
-def sqlite3_transactions(
-    path: str | PathLike[str], **arguments: Any
-) -> Callable[[], AbstractContextManager[sqlite3.Connection]]:
+class SqliteTransactions:
+    """Opens transactions on one database file; keeps the connections for the next ones."""
+
+    def __init__(self, path: str | PathLike[str], **arguments: Any) -> None:
+        self._path = path
+        self._arguments = arguments
+        self._idle: list[sqlite3.Connection] = []
+
+    @contextmanager
+    def __call__(self) -> Iterator[sqlite3.Connection]:
+        """Begin with BEGIN IMMEDIATE; commit at the end of the block, roll back on an error."""
+        connection = self._connect()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error:
+            connection.close()
+            raise
+        except BaseException:
+            self._idle.append(connection)
+            raise
+        self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses; more are opened when needed."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            # One thread at a time uses a connection, not always the one that opened it.
+            connection: sqlite3.Connection = sqlite3.connect(
+                self._path, isolation_level=None, check_same_thread=False, **self._arguments
+            )
+            return connection
+
+
+def sqlite3_transactions(path: str | PathLike[str], **arguments: Any) -> SqliteTransactions:
     """Return a function that opens a transaction on the database file, for use with `with`.
 
     Each `with begin() as connection:` commits at the end and rolls back on an error. It begins
     with BEGIN IMMEDIATE, so that two writers wait for each other at the beginning and not in
-    the middle. Connections are kept, one per thread, and closed with their thread.
-    `arguments` go to `sqlite3.connect`.
+    the middle. Connections are kept for the next transaction, of any thread; `close()` closes
+    them. `arguments` go to `sqlite3.connect`.
     """
-    kept = threading.local()
-
-    @contextmanager
-    def begin() -> Iterator[sqlite3.Connection]:
-        connection = getattr(kept, "connection", None)
-        if connection is None or connection.in_transaction:
-            connection = sqlite3.connect(path, isolation_level=None, **arguments)
-            kept.connection = connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
-    return begin
+    return SqliteTransactions(path, **arguments)
