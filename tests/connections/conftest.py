@@ -202,9 +202,6 @@ class Kind:
     name: str
     connect: Callable[[Path, SqliteStore], AbstractAsyncContextManager[Shop]]
 
-    def __str__(self) -> str:
-        return self.name
-
 
 @contextmanager
 def _bare_savepoint(connection: sqlite3.Connection) -> Iterator[None]:
@@ -273,7 +270,7 @@ KINDS = (
 )
 
 
-@pytest.fixture(params=KINDS, ids=str)
+@pytest.fixture(params=KINDS, ids=[kind.name for kind in KINDS])
 async def shop(
     request: pytest.FixtureRequest, path: Path, store: SqliteStore
 ) -> AsyncIterator[Shop]:

@@ -43,14 +43,10 @@ class OwnTransaction(Protocol):
 
 
 class SqlalchemyConnection(Protocol):
-    """A SQLAlchemy `Connection` or `Session`."""
+    """A SQLAlchemy `Connection`, `Session` or `scoped_session`."""
 
-    def in_transaction(self) -> bool:
-        """Whether a transaction was begun."""
-        ...
-
-    def in_nested_transaction(self) -> bool:
-        """Whether a savepoint is open."""
+    def begin_nested(self) -> object:
+        """Open a savepoint."""
         ...
 
     def commit(self) -> None:
@@ -59,14 +55,10 @@ class SqlalchemyConnection(Protocol):
 
 
 class AsyncSqlalchemyConnection(Protocol):
-    """A SQLAlchemy `AsyncConnection` or `AsyncSession`."""
+    """A SQLAlchemy `AsyncConnection`, `AsyncSession` or `async_scoped_session`."""
 
-    def in_transaction(self) -> bool:
-        """Whether a transaction was begun."""
-        ...
-
-    def in_nested_transaction(self) -> bool:
-        """Whether a savepoint is open."""
+    def begin_nested(self) -> object:
+        """Open a savepoint."""
         ...
 
     def commit(self) -> Awaitable[None]:
@@ -153,17 +145,19 @@ def _async(cls: type) -> _Async:
     raise _unsupported(cls)
 
 
+_CLIENTS = ("sqlalchemy.ext.asyncio", "sqlalchemy", "sqlite3", "aiosqlite")
+
+
 def _client(cls: type) -> str:
     """Return which client library a connection's class, or a base of it, comes from."""
-    for base in cls.__mro__:
-        module = base.__module__
-        if module.startswith("sqlalchemy.ext.asyncio"):
-            return "sqlalchemy.ext.asyncio"
-        root = module.partition(".")[0]
-        if root in ("sqlite3", "aiosqlite", "sqlalchemy"):
-            return root
-    own = hasattr(cls, "execute") and hasattr(cls, "in_transaction")
-    return "own" if own and not hasattr(cls, "executemany") else ""
+    # Engines and session factories come from them too, but have neither of these.
+    if not hasattr(cls, "in_transaction") and not hasattr(cls, "begin_nested"):
+        return ""
+    modules = [f"{base.__module__}." for base in cls.__mro__]
+    for client in _CLIENTS:
+        if any(module.startswith(f"{client}.") for module in modules):
+            return client
+    return "own" if hasattr(cls, "execute") and not hasattr(cls, "executemany") else ""
 
 
 def _unsupported(cls: type) -> PutRefused:
