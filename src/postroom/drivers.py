@@ -1,0 +1,151 @@
+"""Drivers: from an address to a store or a broker; a driver is imported only when it is named."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
+from urllib.parse import parse_qsl, unquote
+
+from postroom._document import duration, suggestion
+from postroom._redact import redacted
+from postroom.broker import Broker
+from postroom.errors import SettingsError
+from postroom.store import Store
+
+MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Driver:
+    """One driver that comes with Postroom."""
+
+    module: str
+    name: str
+    path: bool = False
+    """Its address is the path of a file."""
+    options: Mapping[str, Callable[[str], object]]
+    """What may follow the `?` of its address, and how it is read."""
+
+
+_STORES = {
+    "sqlite": _Driver(
+        module="postroom.stores.sqlite",
+        name="SqliteStore",
+        path=True,
+        options={"prefix": str, "busy_timeout": duration},
+    ),
+    MEMORY: _Driver(module="postroom.stores.memory", name="MemoryStore", options={}),
+}
+_BROKERS = {
+    "sqlite": _Driver(
+        module="postroom.brokers.sqlite",
+        name="EmbeddedBroker",
+        path=True,
+        options={"lease": duration, "busy_timeout": duration, "max_message_bytes": int},
+    ),
+    MEMORY: _Driver(module="postroom.brokers.memory", name="MemoryBroker", options={}),
+}
+_NOT_YET = frozenset(
+    {
+        *("postgresql", "postgres", "cockroachdb", "mysql", "mariadb", "mssql", "sqlserver"),
+        *("oracle", "mongodb", "rabbitmq", "amqp", "amqps", "kafka", "nats", "redis", "rediss"),
+        *("servicebus", "sqs", "pubsub", "pulsar"),
+    }
+)
+
+
+def open_store(url: str, **options: object) -> Store:
+    """Return the store at this address, not opened yet: `await store.open()` connects.
+
+    `sqlite:///relative.db`, `sqlite:////absolute.db` or `memory:`; a third party adds others by
+    an entry point of the group `postroom.stores` that takes the address and the options.
+    Raises SettingsError for an address that no driver takes.
+    """
+    return cast("Store", _make("store", _STORES, url, options))
+
+
+def open_broker(url: str, **options: object) -> Broker:
+    """Return the broker at this address, not opened yet: `await broker.open()` connects.
+
+    The addresses are those of `open_store`; the entry points are in `postroom.brokers`.
+    """
+    return cast("Broker", _make("broker", _BROKERS, url, options))
+
+
+def scheme_of(url: str) -> str:
+    """Return the part of an address that names the driver, in lower case; empty without one."""
+    return url.partition(":")[0].strip().lower() if ":" in url else ""
+
+
+def _make(what: str, own: Mapping[str, _Driver], url: str, options: Mapping[str, object]) -> Any:
+    scheme = scheme_of(url)
+    if scheme in own:
+        return _build(what, own[scheme], url, options)
+    others = {point.name: point for point in entry_points(group=f"postroom.{what}s")}
+    if scheme in others:
+        return _load(what, others[scheme])(url, **options)
+    raise SettingsError(_refusal(what, url, [*own, *others]))
+
+
+def _build(what: str, driver: _Driver, url: str, options: Mapping[str, object]) -> Any:
+    rest, _, query = url.partition(":")[2].partition("?")
+    given = {**_query(what, driver, query), **options}
+    make: Callable[..., Any] = getattr(import_module(driver.module), driver.name)
+    if driver.path:
+        return make(_path(what, rest), **given)
+    if rest.strip("/"):
+        raise SettingsError(f"{what}: {redacted(url)!r} has nothing to name: write 'memory:'")
+    return make(**given)
+
+
+def _query(what: str, driver: _Driver, query: str) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in driver.options:
+            hint = suggestion(name, driver.options)
+            raise SettingsError(f"{what}: unknown option {name!r} in the address; {hint}")
+        try:
+            given[name] = driver.options[name](text)
+        except ValueError as error:
+            raise SettingsError(f"{what}: option {name!r} in the address: {error}") from error
+    return given
+
+
+def _path(what: str, rest: str) -> str:
+    path = unquote(rest.removeprefix("///"))
+    if path == ":memory:" or not rest.strip("/"):
+        raise SettingsError(
+            f"{what}: a sqlite address needs a file, as in sqlite:///postroom.db; "
+            "memory: keeps everything in this process"
+        )
+    if not rest.startswith("///"):
+        raise SettingsError(
+            f"{what}: a sqlite address has three slashes before a relative path and four before "
+            f"an absolute one; did you mean 'sqlite:///{path.lstrip('/')}'?"
+        )
+    return path
+
+
+def _load(what: str, point: EntryPoint) -> Callable[..., Any]:
+    try:
+        return cast("Callable[..., Any]", point.load())
+    except ImportError as error:
+        package = point.dist.name if point.dist else point.module
+        raise SettingsError(
+            f"{what}: the driver {point.name!r} of {package} cannot be imported: {error}"
+        ) from error
+
+
+def _refusal(what: str, url: str, known: Iterable[str]) -> str:
+    scheme = scheme_of(url)
+    names = ", ".join(f"{name}:" for name in known)
+    if not scheme or "/" in scheme:
+        return f"{what}: {redacted(url)!r} is not an address such as sqlite:///postroom.db"
+    plain = scheme.partition("+")[0]
+    if plain != scheme and plain in known:
+        rest = redacted(url.partition(":")[2])
+        return f"{what}: Postroom brings its own client: write {plain}:{rest}, without '+...'"
+    if plain in _NOT_YET:
+        return f"{what}: {scheme} is not supported by this version; known: {names}"
+    return f"{what}: unknown scheme {scheme!r}; {suggestion(scheme, known)}"

@@ -1,0 +1,1 @@
+"""Observers that show what happens: logs."""
