@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
 from postroom._clock import from_micros, to_micros
 from postroom.lane import lane_of
@@ -13,8 +14,8 @@ from postroom.statement import Row
 from postroom.store import Addressed
 
 _SHOWN_ID = 255
-
-T = TypeVar("T")
+_ATTEMPTS, _VERSION, _HEADERS, _PAYLOAD = 6, 7, 18, 19
+"""Where the columns stand that are looked at before the rest."""
 
 
 def micros(moment: datetime | None) -> int | None:
@@ -60,30 +61,20 @@ def inbox_row(consumer: str, message_id: str, now: int) -> Row:
 def entry_of(row: Sequence[Any]) -> Entry:
     """Return the entry of a row.
 
-    A row that another writer filled with something unreadable still becomes an entry: with what
-    can be read, without headers, and with an `error` that begins with "unreadable row".
+    A row that another writer filled with something else than the schema means still becomes an
+    entry: with what can be read, without headers, and with the reason in `unreadable`.
     """
     try:
-        return _entry(row, _headers(row[18]), _moment, _same, error=row[17])
-    except (ValueError, TypeError, AttributeError, OverflowError, OSError) as cause:
-        return _entry(
-            row,
-            NO_HEADERS,
-            _moment_or_none,
-            _readable,
-            error=f"unreadable row: {type(cause).__name__}: {cause}",
-        )
+        _check(row)
+        return _entry(row, _headers(row[_HEADERS]), _moment)
+    except (ValueError, TypeError, OverflowError, OSError) as cause:
+        entry = _entry(_cleaned(row), NO_HEADERS, _moment_or_none)
+        return replace(entry, unreadable=f"{type(cause).__name__}: {cause}")
 
 
 def _entry(
-    row: Sequence[Any],
-    headers: Mapping[str, str],
-    moment: Callable[[Any], datetime | None],
-    clean: Callable[[Any], Any],
-    *,
-    error: str | None,
+    row: Sequence[Any], headers: Mapping[str, str], moment: Callable[[Any], datetime | None]
 ) -> Entry:
-    payload = row[19]
     return Entry(
         seq=row[0],
         route=row[2],
@@ -91,24 +82,47 @@ def _entry(
         state=State(row[4]),
         blocks=bool(row[5]),
         behind=bool(row[20]),
-        attempts=row[6],
+        attempts=row[_ATTEMPTS],
         due_at=moment(row[8]),
         created_at=moment(row[11]),
         settled_at=moment(row[12]),
-        error=error,
+        error=row[17],
         message=Message(
-            id=clean(row[1]),
-            type=clean(row[14]),
-            payload=payload if isinstance(payload, bytes) else str(payload).encode(),
-            content_type=clean(row[16]),
-            key=clean(row[13]),
-            version=row[7],
+            id=row[1],
+            type=row[14],
+            payload=row[_PAYLOAD],
+            content_type=row[16],
+            key=row[13],
+            version=row[_VERSION],
             headers=headers,
-            topic=clean(row[15]),
+            topic=row[15],
             deliver_at=moment(row[9]),
             expires_at=moment(row[10]),
         ),
     )
+
+
+def _check(row: Sequence[Any]) -> None:
+    """Raise TypeError where SQLite let a value of another type into a column."""
+    if type(row[_PAYLOAD]) is not bytes:
+        raise TypeError(f"the payload is {type(row[_PAYLOAD]).__name__}, not bytes")
+    if bytes in map(type, row[:_PAYLOAD]):
+        raise TypeError("a text is not UTF-8")
+    if type(row[_ATTEMPTS]) is not int or not isinstance(row[_VERSION], int | None):
+        raise TypeError("attempts or version is not a whole number")
+
+
+def _cleaned(row: Sequence[Any]) -> Sequence[Any]:
+    """Return the row with every value as near to its type as can be."""
+    values = [
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for value in row[:_PAYLOAD]
+    ]
+    for place in (_VERSION, _ATTEMPTS):
+        if not isinstance(values[place], int):
+            values[place] = None if place == _VERSION else 0
+    payload = row[_PAYLOAD]
+    return [*values, payload if isinstance(payload, bytes) else str(payload).encode(), row[20]]
 
 
 def _headers_text(headers: Mapping[str, str]) -> str:
@@ -138,11 +152,3 @@ def _moment_or_none(value: Any) -> datetime | None:
         return _moment(value)
     except (ValueError, TypeError, OverflowError, OSError):
         return None
-
-
-def _same(value: T) -> T:
-    return value
-
-
-def _readable(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

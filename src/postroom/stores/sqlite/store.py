@@ -128,8 +128,8 @@ class SqliteStore:
         """Return ready rows of these lanes, the oldest first; locks nothing.
 
         Every lane that has rows gets its share of `limit`. A row that cannot be decoded does
-        not stop the others: it comes with what can be read, without headers, and with an
-        `error` that begins with "unreadable row".
+        not stop the others: it comes with what can be read, without headers, and with the
+        reason in `unreadable`.
         """
         flying = frozenset(skip)
         return await self._file.run(
