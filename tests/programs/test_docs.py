@@ -1,0 +1,115 @@
+"""The pages' programs and commands run, and print what the pages say."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A block of code in a page."""
+
+    language: str
+    title: str | None
+    text: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    for language, title, text in BLOCK.findall((ROOT / page).read_text()):
+        yield Block(language=language, title=title or None, text=text)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a person who has activated .venv."""
+    programs = Path(sys.executable).parent
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("POSTROOM_")}
+    return {**kept, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "160"}
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Compare what a page shows with what was printed; `...` stands for anything."""
+    pattern = re.sub(r"([\[\]*?])", r"[\1]", shown.strip()).replace("...", "*")
+    return fnmatchcase(printed.strip(), pattern)
+
+
+def run_console(text: str, folder: Path) -> None:
+    """Run the commands of a console block, one after the other, and compare what they print."""
+    for command, shown in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", text, flags=re.MULTILINE):
+        run = subprocess.run(  # noqa: S602 - the commands stand in our own pages
+            command,
+            shell=True,
+            cwd=folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+        assert run.returncode == 0, f"{command}\n{run.stdout}{run.stderr}"
+        assert matches(shown, run.stdout), f"{command}\n{run.stdout}{run.stderr}"
+
+
+def test_tutorial(tmp_path: Path) -> None:
+    """A person who types the tutorial gets what it shows."""
+    for block in blocks("docs/tutorial.md"):
+        if block.title is not None:
+            (tmp_path / block.title).write_text(block.text)
+        elif block.language == "console":
+            run_console(block.text, tmp_path)
+        else:
+            assert block.language == "text", "a block that is neither saved nor run"
+
+
+def test_readme_example(tmp_path: Path) -> None:
+    """The program of the README bills the order, and has about the promised size."""
+    found = list(blocks("README.md"))
+    place = next(n for n, block in enumerate(found) if block.title == "example.py")
+    program, shown = found[place], found[place + 1]
+    lines = [line for line in program.text.splitlines() if line.strip()]
+    assert len(lines) <= 30
+
+    (tmp_path / "example.py").write_text(program.text)
+    with subprocess.Popen(
+        [sys.executable, "-u", "example.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        try:
+            assert run.stdout.readline() == shown.text
+        finally:
+            run.terminate()
+
+
+@pytest.mark.parametrize("page", ["docs/guides/testing.md"])
+def test_first_program_of_a_guide(page: str, tmp_path: Path) -> None:
+    program = next(block for block in blocks(page) if block.language == "python")
+    (tmp_path / "test_it.py").write_text(program.text)
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/guides/testing.md", "docs/guides/deploy.md", "docs/reference/events.md"]
+)
+def test_every_python_block_is_python(page: str) -> None:
+    for block in blocks(page):
+        if block.language == "python":
+            compile(block.text, page, "exec")
