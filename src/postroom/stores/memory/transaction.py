@@ -58,6 +58,10 @@ class MemoryTransaction:
             case other:
                 raise ValueError(f"a memory store has no statement {other!r}")
 
+    def execute(self, statement: Statement, /) -> int:
+        """Run a statement under the name by which connections know it."""
+        return self.run(statement)
+
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""
         self._require_open()
