@@ -120,9 +120,11 @@ def _path(what: str, rest: str) -> str:
             "memory: keeps everything in this process"
         )
     if not rest.startswith("///"):
+        # What looks like a name and a password is not repeated.
+        meant = "postroom.db" if "@" in path else path.lstrip("/")
         raise SettingsError(
             f"{what}: a sqlite address has three slashes before a relative path and four before "
-            f"an absolute one; did you mean 'sqlite:///{path.lstrip('/')}'?"
+            f"an absolute one; did you mean 'sqlite:///{meant}'?"
         )
     return path
 

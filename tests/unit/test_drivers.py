@@ -1,0 +1,133 @@
+"""From an address to a driver."""
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from postroom.drivers import open_broker, open_store
+from postroom.errors import SettingsError
+from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        open_store(url)
+    return caught.value.reason
+
+
+def test_a_relative_and_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    for url in ("sqlite:///shop.db", f"sqlite:///{tmp_path}/shop.db", "SQLite:///shop.db"):
+        store = open_store(url)
+        assert isinstance(store, SqliteStore)
+        assert store.path == tmp_path / "shop.db"
+
+
+def test_a_path_may_hold_escaped_characters(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/a%20b%3F.db")
+
+    assert isinstance(store, SqliteStore)
+    assert store.path == tmp_path / "a b?.db"
+
+
+def test_nothing_is_opened() -> None:
+    open_store("sqlite:////no/such/directory/shop.db")
+    open_broker("sqlite:////no/such/directory/broker.db")
+
+
+def test_memory() -> None:
+    assert isinstance(open_store("memory:"), MemoryStore)
+    assert open_broker("memory:").name == "memory"
+
+
+def test_options_in_the_address_and_by_name() -> None:
+    store = open_store("sqlite:///shop.db?prefix=mail_", busy_timeout=timedelta(seconds=1))
+
+    assert isinstance(store, SqliteStore)
+    assert store.prefix == "mail_"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlit:///shop.db", "store: unknown scheme 'sqlit'; did you mean 'sqlite'?"),
+        ("ftp://host/", "store: unknown scheme 'ftp'; known here: sqlite, memory"),
+        ("shop.db", "store: 'shop.db' is not an address such as sqlite:///postroom.db"),
+        ("", "store: '' is not an address such as sqlite:///postroom.db"),
+        ("sqlite://shop.db", "did you mean 'sqlite:///shop.db'?"),
+        ("sqlite:shop.db", "did you mean 'sqlite:///shop.db'?"),
+        ("sqlite://", "store: a sqlite address needs a file"),
+        ("sqlite:///:memory:", "memory: keeps everything in this process"),
+        ("memory:shop", "store: 'memory:shop' has nothing to name: write 'memory:'"),
+        (
+            "sqlite+aiosqlite:///shop.db",
+            "store: Postroom brings its own client: write sqlite:///shop.db, without '+...'",
+        ),
+        (
+            "sqlite:///shop.db?prefx=a",
+            "store: unknown option 'prefx' in the address; did you mean 'prefix'?",
+        ),
+        ("sqlite:///shop.db?busy_timeout=5", "option 'busy_timeout' in the address: '5' is not a"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_with_the_cure(url: str, expected: str) -> None:
+    assert expected in refusal(url)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "mysql", "amqp", "kafka"])
+def test_what_is_to_come_is_said_to_be_not_supported_yet(scheme: str) -> None:
+    reason = refusal(f"{scheme}://ann:s3cr3t@host/shop")
+
+    assert reason == f"store: {scheme} is not supported by this version; known: sqlite:, memory:"
+
+
+@pytest.mark.parametrize("url", ["ann:s3cr3t@host", "x://ann:s3cr3t@h", "sqlite://a:s3cr3t@h/x"])
+def test_no_refusal_repeats_a_password(url: str) -> None:
+    assert "s3cr3t" not in refusal(url)
+
+
+@pytest.fixture
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of somebody else, installed with drivers of its own."""
+    (tmp_path / "theirs.py").write_text(
+        dedent("""
+            from postroom.stores.memory import MemoryStore
+
+            def open_theirs(url, **options):
+                store = MemoryStore()
+                store.opened_by = (url, options)
+                return store
+        """)
+    )
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[postroom.stores]\ntheirs = theirs:open_theirs\nbroken = not_installed:open_it\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+
+
+@pytest.mark.usefixtures("others")
+def test_a_third_party_adds_a_scheme() -> None:
+    store = open_store("theirs://host/shop", prefix="a_")
+
+    assert vars(store)["opened_by"] == ("theirs://host/shop", {"prefix": "a_"})
+
+
+@pytest.mark.usefixtures("others")
+def test_a_third_party_that_cannot_be_imported_is_named() -> None:
+    assert refusal("broken://host") == (
+        "store: the driver 'broken' of theirs cannot be imported: No module named 'not_installed'"
+    )
+
+
+@pytest.mark.usefixtures("others")
+def test_third_parties_are_among_the_suggestions() -> None:
+    assert "did you mean 'theirs'?" in refusal("their://host")
