@@ -1,0 +1,201 @@
+"""`dead`: what was given up, in the outbox or by a consumer group."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from postroom.cli.change import Change
+from postroom.cli.exits import CommandFailed, Exit
+from postroom.cli.piles import Pile, pile_of
+from postroom.cli.screen import document, local, say, show, show_fields, table
+from postroom.cli.selection import Ids, Key, Limit, RouteName, Selection, Since, Type, selected
+from postroom.cli.start import DryRun, Json, Yes, examples, opened, run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at messages that were given up, send them again, or delete them.",
+)
+
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="GROUP", help="Dead letters of this consumer group, not the outbox."
+    ),
+]
+
+
+@app.command(
+    "list",
+    epilog=examples(
+        "postroom dead list",
+        "postroom dead list --type shop.order-placed --since 2h",
+        "postroom dead list --from shipping --json",
+    ),
+)
+def list_dead(
+    context: typer.Context,
+    *,
+    group: From = None,
+    type_name: Type = None,
+    key: Key = None,
+    route: RouteName = None,
+    since: Since = None,
+    limit: Limit = 100,
+    as_json: Json = False,
+) -> None:
+    """List dead messages, the oldest first, with the reason."""
+    wanted = selected(type_name=type_name, key=key, route=route, since=since)
+
+    async def work() -> tuple[str, Sequence[dict[str, Any]]]:
+        async with opened(context) as postroom:
+            pile = await pile_of(postroom, group, wanted)
+            return pile.place, await pile.find(wanted, limit=limit)
+
+    place, found = run(work())
+    if as_json:
+        document({"place": place, "count": len(found), "messages": found})
+        return
+    if not found:
+        show(f"no dead messages in the {place}" if group is None else f"no dead letters in {place}")
+        return
+    columns = ("id", "type", "key", "attempts", "given up", "reason")
+    table(
+        columns,
+        (
+            (m["id"], m["type"], m["key"], m["attempts"], local(m["settled_at"]), m["error"])
+            for m in found
+        ),
+    )
+    if len(found) == limit:
+        say(f"the first {limit}; more with --limit")
+
+
+@app.command(
+    "show",
+    epilog=examples(
+        "postroom dead show 0197a0b2-7c1e-7d55-8f0e-2f1f5b6c7d8e",
+        "postroom dead show 0197a0b2-7c1e-7d55-8f0e-2f1f5b6c7d8e --from shipping --json",
+    ),
+)
+def show_dead(
+    context: typer.Context,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
+    *,
+    group: From = None,
+    as_json: Json = False,
+) -> None:
+    """Show one dead message with its payload and the reason."""
+    wanted = selected([message_id])
+
+    async def work() -> dict[str, Any]:
+        async with opened(context) as postroom:
+            pile = await pile_of(postroom, group, wanted)
+            return (await _all_named(pile, wanted))[0]
+
+    found = run(work())
+    if as_json:
+        document(found)
+    else:
+        show_fields(found)
+
+
+@app.command(
+    "replay",
+    epilog=examples(
+        "postroom dead replay --dry-run",
+        "postroom dead replay --type shop.order-placed --since 2h --yes",
+        "postroom dead replay 0197a0b2-7c1e-7d55-8f0e-2f1f5b6c7d8e",
+        "postroom dead replay --from shipping --key order-7",
+    ),
+)
+def replay(  # noqa: PLR0913 - its parameters are its options
+    context: typer.Context,
+    ids: Ids = None,
+    *,
+    group: From = None,
+    type_name: Type = None,
+    key: Key = None,
+    route: RouteName = None,
+    since: Since = None,
+    limit: Limit = 1000,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Send dead messages again, under the same id: who handled a copy already drops it."""
+    wanted = selected(ids, type_name=type_name, key=key, route=route, since=since)
+    change = Change(
+        action="replay",
+        question="Send {count} dead messages again?",
+        told="{count} dead messages are sent again",
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
+
+    async def work() -> None:
+        async with opened(context) as postroom:
+            pile = await pile_of(postroom, group, wanted)
+            await _all_named(pile, wanted)
+            await change.make(partial(pile.replay, wanted, limit=limit))
+
+    run(work())
+
+
+@app.command(
+    "discard",
+    epilog=examples(
+        "postroom dead discard 0197a0b2-7c1e-7d55-8f0e-2f1f5b6c7d8e",
+        "postroom dead discard --type shop.test --dry-run --json",
+        "postroom dead discard --from shipping --since 1d --yes",
+    ),
+)
+def discard(  # noqa: PLR0913 - its parameters are its options
+    context: typer.Context,
+    ids: Ids = None,
+    *,
+    group: From = None,
+    type_name: Type = None,
+    key: Key = None,
+    route: RouteName = None,
+    since: Since = None,
+    limit: Limit = 1000,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Delete dead messages for good."""
+    wanted = selected(ids, type_name=type_name, key=key, route=route, since=since)
+    change = Change(
+        action="discard",
+        question="Delete {count} dead messages for good?",
+        told="{count} dead messages are deleted",
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
+
+    async def work() -> None:
+        async with opened(context) as postroom:
+            pile = await pile_of(postroom, group, wanted)
+            await _all_named(pile, wanted)
+            await change.make(partial(pile.discard, wanted, limit=limit))
+
+    run(work())
+
+
+async def _all_named(pile: Pile, wanted: Selection) -> Sequence[dict[str, Any]]:
+    """Refuse the whole command where an id was named that is not there."""
+    if not wanted.ids:
+        return ()
+    found = await pile.find(wanted, limit=len(wanted.ids))
+    missing = sorted(set(wanted.ids) - {each["id"] for each in found})
+    if missing:
+        raise CommandFailed(
+            Exit.NOT_FOUND,
+            f"not among the dead of the {pile.place}: {', '.join(missing)}",
+            cure="`postroom dead list` shows what is there",
+        )
+    return found
