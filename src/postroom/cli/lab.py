@@ -43,7 +43,10 @@ def lab_command(  # noqa: PLR0913 - one parameter for each option
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the scenarios and end.")] = False,
     plant: Annotated[
-        str, typer.Option("--plant", metavar="VARIANT", help=f"Run a wrong variant: {', '.join(PLANTS)}.")
+        str,
+        typer.Option(
+            "--plant", metavar="VARIANT", help=f"Run a wrong variant: {', '.join(PLANTS)}."
+        ),
     ] = "",
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Leave all files in this folder.")

@@ -42,7 +42,10 @@ class Screen:
         """Begin to draw."""
         if self._console.is_terminal:
             self._live = Live(
-                get_renderable=self._now, console=self._console, transient=True, refresh_per_second=4
+                get_renderable=self._now,
+                console=self._console,
+                transient=True,
+                refresh_per_second=4,
             )
             self._live.start()
         return self

@@ -1,0 +1,190 @@
+"""The processes of the lab: `python -m postroom.lab.actors BRIEF`."""
+
+import asyncio
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from datetime import timedelta
+
+from postroom.brokers.sqlite import EmbeddedBroker
+from postroom.connections import sqlite3_transactions
+from postroom.consumer import Consumer, Context
+from postroom.lab import careless, plants, shop
+from postroom.lab.brief import Brief
+from postroom.lab.faults import FaultyBroker
+from postroom.lab.journal import Journal
+from postroom.lab.kill import Trap, end_with_supervisor
+from postroom.lab.naive import naive_consumer, naive_orders
+from postroom.lab.orders import OrderService
+from postroom.relay import Relay, RelayOptions
+from postroom.retry import Backoff, RetryPolicy
+from postroom.route import Route, Routes
+
+_BUSY = timedelta(seconds=1)
+
+
+def _orders(brief: Brief, journal: Journal, trap: Trap) -> None:
+    OrderService(brief, journal, trap).run()
+
+
+def _careless(brief: Brief, journal: Journal, trap: Trap) -> None:
+    del trap
+    careless.run(brief, journal)
+
+
+def _relay(brief: Brief, journal: Journal, trap: Trap) -> None:
+    asyncio.run(_run_relay(brief, journal, trap))
+
+
+async def _run_relay(brief: Brief, journal: Journal, trap: Trap) -> None:
+    stop = _stop_on_sigterm()
+    store = plants.relay_store(brief)
+    broker = _broker(brief)
+    await store.open()
+    await broker.open()
+    relay = Relay(
+        store,
+        FaultyBroker(broker, brief.places.faults),
+        routes=Routes([Route(retry=_retries(brief), on_dead=brief.on_dead)]),
+        options=_relay_options(brief),
+        observers=(journal.observe, trap.observe),
+    )
+    journal.write("ready")
+    try:
+        await relay.run(stop)
+    finally:
+        await broker.close()
+        await store.close()
+
+
+def _consumer(brief: Brief, journal: Journal, trap: Trap) -> None:
+    asyncio.run(_run_consumer(brief, journal, trap))
+
+
+async def _run_consumer(brief: Brief, journal: Journal, trap: Trap) -> None:
+    stop = _stop_on_sigterm()
+    broker = _broker(brief)
+    await broker.open()
+    consumer = Consumer(
+        brief.consumer,
+        begin=sqlite3_transactions(brief.places.effects(brief.consumer), timeout=1),
+        store=plants.inbox(brief),
+        retry=RetryPolicy(
+            max_attempts=brief.attempts,
+            backoff=Backoff(
+                initial=timedelta(milliseconds=200), maximum=timedelta(seconds=1), jitter=0.2
+            ),
+        ),
+        observers=(journal.observe, trap.observe),
+    )
+
+    @consumer.on(shop.OrderPlaced)
+    def take(order: shop.OrderPlaced, context: Context[sqlite3.Connection]) -> None:
+        shop.write_effect(context.connection, order, context.message.id)
+        if order.note == shop.POISON:
+            raise ValueError("an order that nobody can read")
+        if brief.pause:
+            time.sleep(brief.pause)
+
+    journal.write("ready")
+    try:
+        await consumer.run(broker, stop)
+    finally:
+        await broker.close()
+
+
+def _locker(brief: Brief, journal: Journal, trap: Trap) -> None:
+    """Hold a file's write lock, and do nothing."""
+    del trap
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
+    with closing(shop.connect(brief.places.root / brief.path)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        journal.write("ready")
+        while not stopping:
+            time.sleep(0.02)
+        connection.execute("ROLLBACK")
+
+
+def _naive_orders(brief: Brief, journal: Journal, trap: Trap) -> None:
+    del trap
+    asyncio.run(_with_broker(brief, journal, naive_orders))
+
+
+def _naive_consumer(brief: Brief, journal: Journal, trap: Trap) -> None:
+    del trap
+    asyncio.run(_with_broker(brief, journal, naive_consumer))
+
+
+async def _with_broker(
+    brief: Brief,
+    journal: Journal,
+    work: Callable[[Brief, Journal, EmbeddedBroker], Awaitable[None]],
+) -> None:
+    broker = _broker(brief)
+    await broker.open()
+    try:
+        await work(brief, journal, broker)
+    finally:
+        await broker.close()
+
+
+def _broker(brief: Brief) -> EmbeddedBroker:
+    return EmbeddedBroker(
+        brief.places.broker,
+        lease=timedelta(seconds=2),
+        max_message_bytes=brief.max_message_bytes,
+        busy_timeout=_BUSY,
+    )
+
+
+def _retries(brief: Brief) -> RetryPolicy:
+    return RetryPolicy(
+        max_attempts=brief.attempts,
+        backoff=Backoff(initial=timedelta(milliseconds=100), maximum=timedelta(seconds=1)),
+    )
+
+
+def _relay_options(brief: Brief) -> RelayOptions:
+    return RelayOptions(
+        lease=plants.believed_lease(brief),
+        renewal=timedelta(seconds=0.5),
+        publish_timeout=timedelta(seconds=brief.publish_timeout),
+        batch=100,
+        poll=timedelta(seconds=0.2),
+        sweep=timedelta(seconds=0.5),
+        probe=Backoff(initial=timedelta(milliseconds=100), maximum=timedelta(seconds=0.5)),
+    )
+
+
+def _stop_on_sigterm() -> asyncio.Event:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    return stop
+
+
+ROLES: Mapping[str, Callable[[Brief, Journal, Trap], None]] = {
+    "orders": _orders,
+    "careless": _careless,
+    "relay": _relay,
+    "consumer": _consumer,
+    "locker": _locker,
+    "naive-orders": _naive_orders,
+    "naive-consumer": _naive_consumer,
+}
+
+
+def main() -> None:
+    """Play the part that the command line names."""
+    end_with_supervisor()
+    brief = Brief.from_json(sys.argv[1])
+    journal = Journal(brief.places.journals / f"{brief.name}.jsonl")
+    journal.write("started", role=brief.role)
+    ROLES[brief.role](brief, journal, Trap(brief.point))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""All scenarios, in the order in which a message meets their faults."""
+
+from collections.abc import Sequence
+
+from postroom.lab.scenario import Scenario
+from postroom.lab.scenarios import brokers, consumers, keys, relays, writers
+
+SCENARIOS: Sequence[Scenario] = (
+    *writers.SCENARIOS,
+    *relays.SCENARIOS,
+    *brokers.SCENARIOS,
+    *keys.SCENARIOS,
+    *consumers.SCENARIOS,
+)

@@ -1,0 +1,281 @@
+"""One shop on stage: its files, its processes, and what a scenario does to them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+from postroom.desk import Desk
+
+from postroom.lab import books, shop
+from postroom.lab.brief import Brief
+from postroom.lab.faults import Faults
+from postroom.lab.marks import Marks
+from postroom.lab.places import CONSUMERS, Places
+from postroom.lab.processes import Actor, end_all
+from postroom.message import State
+from postroom.outbox import SyncOutbox
+from postroom.stores.sqlite import SqliteStore
+
+LEASE = 2.0
+"""Seconds; the lab's relays and its broker use the same."""
+PATIENCE = 4 * LEASE
+"""What does not move for so long is stuck. Twice the definition: two cores are shared by many."""
+LIMIT = 60.0
+"""No wait of a scenario is longer."""
+_GLANCE = 0.03
+_SAMPLE = 0.25
+
+
+class Unmet(Exception):  # noqa: N818
+    """Something that a scenario waited for did not happen."""
+
+
+class Stage:
+    """What a scenario acts on."""
+
+    def __init__(self, root: Path, *, seed: int = 0, plant: str = "") -> None:
+        """Set a shop up in that folder."""
+        self.places = Places(root)
+        self.seed = seed
+        self.plant = plant
+        self.marks = Marks()
+        self.actors: dict[str, Actor] = {}
+        self.checks: list[tuple[str, bool]] = []
+        """What the scenario asked beyond the ledger, and whether it held."""
+        self.excused: set[str] = set()
+        """Ids that lost their place in the order: dead under `continue`, then replayed."""
+        self.restarts = False
+        """Whether a process that was killed is started again at once."""
+        self.customers = 10
+        self.healed_at: float | None = None
+        """When the last fault was over."""
+        self._quiet_at: float | None = None
+        self._tending: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Create the files, and begin to look after the processes."""
+        self.places.create()
+        shop.open_shop(self.places.shop, self.customers)
+        await books.prepare(self.places)
+        self._tending = asyncio.create_task(self._tend())
+
+    async def close(self) -> None:
+        """End every process that is left."""
+        if self._tending is not None:
+            self._tending.cancel()
+            await asyncio.gather(self._tending, return_exceptions=True)
+        end_all(list(self.actors.values()))
+        self.marks.close()
+
+    # Processes
+
+    def start(self, role: str, name: str = "", **fields: Any) -> Actor:
+        """Start a process that plays this part."""
+        number = sum(actor.brief.role == role for actor in self.actors.values()) + 1
+        brief = Brief(
+            role=role,
+            name=name or f"{role}-{number}",
+            root=str(self.places.root),
+            seed=self.seed * 100 + number,
+            plant=self.plant,
+            customers=self.customers,
+            lease=LEASE,
+        )
+        actor = Actor(brief.but(**fields), self.marks)
+        self.actors[actor.name] = actor
+        actor.start()
+        return actor
+
+    def start_consumers(self, count: int = 1, **fields: Any) -> Sequence[Actor]:
+        """Start that many processes of each consumer."""
+        return [
+            self.start("consumer", f"{consumer}-{number}", consumer=consumer, **fields)
+            for consumer in CONSUMERS
+            for number in range(1, count + 1)
+        ]
+
+    def actors_of(self, role: str) -> Sequence[Actor]:
+        """Return all processes that play this part."""
+        return [actor for actor in self.actors.values() if actor.brief.role == role]
+
+    @property
+    def kills(self) -> int:
+        """How many processes were ended by SIGKILL so far."""
+        return sum(actor.kills for actor in self.actors.values())
+
+    # Waiting
+
+    async def until(self, what: str, condition: Callable[[], bool], seconds: float = 30) -> None:
+        """Wait until the condition holds; raises Unmet when it does not in time."""
+        end = time.monotonic() + min(seconds, LIMIT)
+        while not condition():
+            if time.monotonic() > end:
+                raise Unmet(what)
+            await asyncio.sleep(_GLANCE)
+
+    async def ready(self, *actors: Actor) -> None:
+        """Wait until these processes (all, where none is named) work."""
+        for actor in actors or tuple(self.actors.values()):
+            await self.until(
+                f"{actor.name} starts",
+                lambda actor=actor: bool(actor.said_now("ready")) or not actor.running,
+            )
+
+    async def ended(self, *actors: Actor, seconds: float = 30) -> None:
+        """Wait until these processes have ended."""
+        for actor in actors:
+            await self.until(f"{actor.name} ends", lambda a=actor: not a.running, seconds)
+
+    async def frozen(self, actor: Actor, seconds: float = 30) -> None:
+        """Wait until a process has stopped in its tracks."""
+        await self.until(f"{actor.name} freezes", lambda: actor.frozen, seconds)
+
+    async def moving(self, count: int = 5, seconds: float = 30) -> None:
+        """Wait until that many more effects have been committed."""
+        before = books.effect_count(self.places)
+        await self.until(
+            "effects go on", lambda: books.effect_count(self.places) >= before + count, seconds
+        )
+
+    async def still(self, seconds: float = LIMIT) -> bool:
+        """Wait until everything is done; return False when something is stuck.
+
+        Gives up when nothing at all has moved for PATIENCE seconds, or after `seconds`.
+        """
+        end = time.monotonic() + seconds
+        seen, moved_at = "", time.monotonic()
+        while time.monotonic() < end:
+            left, state = books.outstanding(self.places)
+            if not left:
+                self._quiet_at = self._quiet_at or time.monotonic()
+                return True
+            if state != seen:
+                seen, moved_at = state, time.monotonic()
+            if time.monotonic() - moved_at > PATIENCE:
+                return False
+            await asyncio.sleep(_GLANCE)
+        return False
+
+    async def settle_down(self, *, relays: int = 1, consumers: int = 1) -> None:
+        """Make everything healthy again: no faults, and every process of the kinds running."""
+        Faults().write(self.places.faults)
+        self.restarts = False
+        for actor in self.actors.values():
+            actor.thaw()
+            if actor.brief.role == "locker":
+                actor.terminate()
+        self._start_missing("relay", relays)
+        self._start_missing_consumers(consumers)
+        await self.ready(*(a for a in self.actors.values() if a.running))
+
+    def _start_missing(self, role: str, count: int) -> None:
+        running = [a for a in self.actors.values() if a.brief.role == role and a.running]
+        ended = [a for a in self.actors.values() if a.brief.role == role and not a.running]
+        for _ in range(count - len(running)):
+            if ended:
+                ended.pop(0).start(point=None)
+            else:
+                self.start(role)
+
+    def _start_missing_consumers(self, count: int) -> None:
+        for consumer in CONSUMERS:
+            for number in range(1, count + 1):
+                actor = self.actors.get(f"{consumer}-{number}")
+                if actor is None:
+                    self.start("consumer", f"{consumer}-{number}", consumer=consumer)
+                elif not actor.running:
+                    actor.start(point=None)
+
+    # Faults
+
+    def fault(self, text: str = "", **fields: Any) -> None:
+        """Put faults of the broker in force; without fields, none."""
+        Faults(**fields).write(self.places.faults)
+        self.marks.end("broker", "fault")
+        if fields:
+            self.marks.begin("broker", "fault", text)
+
+    async def lock(self, path: Path) -> Actor:
+        """Have another process hold a file's write lock; returns once it does."""
+        locker = self.start("locker", f"locker of {path.stem}", path=str(path))
+        await self.ready(locker)
+        self.marks.begin(path.stem, "fault", "locked")
+        return locker
+
+    async def unlock(self, locker: Actor) -> None:
+        """Let the file go."""
+        locker.terminate()
+        await self.ended(locker)
+        self.marks.end(Path(locker.brief.path).stem, "fault")
+
+    def healed(self) -> None:
+        """Note that the last fault is over: the time to recover begins."""
+        self.healed_at = time.monotonic()
+        self._quiet_at = None
+
+    @property
+    def recovery(self) -> float:
+        """Seconds from the end of the last fault until nothing was on its way any more."""
+        if self.healed_at is None:
+            return 0.0
+        return (self._quiet_at or time.monotonic()) - self.healed_at
+
+    # What the lab's own process does in the shop
+
+    def place(self, number: int, *, amount: int = 1000, note: str = "") -> str:
+        """Place one order for that customer; return its message's id."""
+        outbox = SyncOutbox(SqliteStore(self.places.shop))
+        name = shop.customer(number)
+        with closing(shop.connect(self.places.shop)) as connection, shop.transaction(connection):
+            order = shop.next_order(connection, name, amount=amount, note=note)
+            (sent,) = outbox.put(connection, order)
+            shop.write_order(connection, order, sent)
+        return sent.id
+
+    @asynccontextmanager
+    async def desk(self) -> AsyncIterator[Desk]:
+        """Work at the outbox as a person would."""
+        store = SqliteStore(self.places.shop)
+        await store.open()
+        try:
+            yield Desk(store, actor="lab")
+        finally:
+            await store.close()
+
+    # What the scenario asks
+
+    def check(self, what: str, held: bool) -> None:  # noqa: FBT001 - reads like a sentence
+        """Note something that must hold beyond the ledger's figures."""
+        self.checks.append((what, held))
+
+    def look_for_accidents(self) -> None:
+        """Note processes that ended in a way that nobody asked for."""
+        for actor in self.actors.values():
+            actor.look()
+            for accident in actor.accidents:
+                self.check(accident, held=False)
+
+    def resent(self) -> int:
+        """Count the copies that the broker took beyond the first of each message."""
+        return books.resent(self.places)
+
+    def states(self) -> dict[str, int]:
+        """Count the rows of the outbox by state; every state is named."""
+        counted = books.states(self.places)
+        return {state.value: counted.get(state.value, 0) for state in State}
+
+    async def _tend(self) -> None:
+        sampled = 0.0
+        while True:
+            for actor in list(self.actors.values()):
+                actor.look()
+                if self.restarts and not actor.running and actor.brief.role != "locker":
+                    actor.start(point=None)
+            if time.monotonic() - sampled > _SAMPLE:
+                sampled = time.monotonic()
+                self.marks.level(*books.backlog(self.places))
+            await asyncio.sleep(_GLANCE)
+

@@ -1,0 +1,149 @@
+"""The storm: random blows to everything, by a schedule that a seed decides."""
+
+import asyncio
+import random
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from postroom.lab.places import CONSUMERS
+from postroom.lab.processes import Actor
+from postroom.lab.stage import Stage
+
+Kind = Literal["kill", "freeze", "stop", "lock"]
+Part = Literal["orders", "relay", "consumer"]
+
+_EVERY = 0.55
+"""Seconds between two blows, on average."""
+_RELAYS = 3
+_SERVICES = 3
+_EACH_CONSUMER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blow:
+    """One thing that the storm does."""
+
+    at: float
+    """Seconds after its beginning."""
+    kind: Kind
+    part: Part
+    which: int
+    """Of the processes that play the part, or of the files that can be locked."""
+    lasts: float = 0
+    """How long a process is frozen, or a file locked."""
+
+
+def schedule(seed: int, seconds: float) -> Sequence[Blow]:
+    """Return the blows; a longer storm of the same seed begins in the same way."""
+    chance = random.Random(seed)  # noqa: S311
+    blows: list[Blow] = [_OUTAGE] if seconds > _OUTAGE.at else []
+    at = 1.0
+    while True:
+        kind: Kind = chance.choices(("kill", "freeze", "stop", "lock"), (14, 2, 1, 2))[0]
+        part: Part = chance.choices(("orders", "relay", "consumer"), (3, 4, 5))[0]
+        blow = Blow(
+            at=round(at, 3),
+            kind=kind,
+            part=part,
+            which=chance.randrange(1000),
+            lasts=round(chance.uniform(*_LASTS[kind]), 3),
+        )
+        at += chance.uniform(0.5, 1.5) * _EVERY
+        if blow.at >= seconds:
+            return sorted(blows, key=lambda blow: blow.at)
+        blows.append(blow)
+
+
+_LASTS = {"kill": (0, 0), "stop": (0, 0), "freeze": (1, 4), "lock": (0.3, 2.5)}
+_OUTAGE = Blow(at=3, kind="lock", part="relay", which=0, lasts=2.5)
+"""Every storm has one real outage of the broker, near its beginning."""
+
+
+class Storm:
+    """Strikes a shop for a while; whatever dies is started again."""
+
+    def __init__(self, seconds: float, seed: int, *, naive: bool = False) -> None:
+        """Follow the schedule of that seed."""
+        self._seconds = seconds
+        self._seed = seed
+        self._naive = naive
+        self._pending: set[asyncio.Task[None]] = set()
+
+    async def play(self, stage: Stage) -> None:
+        """Open the shop, strike, and let it be."""
+        await self._start(stage)
+        stage.restarts = True
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for blow in schedule(self._seed, self._seconds):
+            await asyncio.sleep(max(0.0, began + blow.at - loop.time()))
+            self._strike(stage, blow)
+        await asyncio.sleep(max(0.0, began + self._seconds - loop.time()))
+        await asyncio.gather(*self._pending)
+        stage.restarts = False
+        stage.healed()
+        await self._close(stage)
+
+    async def _start(self, stage: Stage) -> None:
+        prefix = "naive-" if self._naive else ""
+        for consumer in CONSUMERS:
+            for number in range(1, _EACH_CONSUMER + 1):
+                stage.start(f"{prefix}consumer", f"{consumer}-{number}", consumer=consumer)
+        if not self._naive:
+            for _ in range(_RELAYS):
+                stage.start("relay")
+        for _ in range(_SERVICES):
+            stage.start(f"{prefix}orders", per_second=15)
+        await stage.ready()
+
+    async def _close(self, stage: Stage) -> None:
+        """End the order services, so that the ledger can be drawn up."""
+        services = [actor for actor in stage.actors.values() if "orders" in actor.brief.role]
+        for actor in services:
+            actor.thaw()
+            actor.terminate()
+        await stage.ended(*services)
+        if self._naive:
+            for actor in stage.actors_of("naive-consumer"):
+                actor.thaw()
+                if not actor.running:
+                    actor.start()
+            await stage.ready(*stage.actors_of("naive-consumer"))
+
+    def _strike(self, stage: Stage, blow: Blow) -> None:
+        if blow.kind == "lock":
+            self._begin(self._lock(stage, blow))
+            return
+        actor = self._target(stage, blow)
+        if actor is None:
+            return
+        match blow.kind:
+            case "kill":
+                actor.kill()
+            case "stop":
+                actor.thaw()
+                actor.terminate()
+            case _:
+                self._begin(self._freeze(actor, blow.lasts))
+
+    def _target(self, stage: Stage, blow: Blow) -> Actor | None:
+        part = f"naive-{blow.part}" if self._naive else blow.part
+        if part == "naive-relay":
+            part = "naive-orders"
+        actors = [actor for actor in stage.actors_of(part) if actor.running]
+        return actors[blow.which % len(actors)] if actors else None
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._pending.add(asyncio.create_task(work))
+
+    async def _freeze(self, actor: Actor, seconds: float) -> None:
+        actor.freeze()
+        await asyncio.sleep(seconds)
+        actor.thaw()
+
+    async def _lock(self, stage: Stage, blow: Blow) -> None:
+        files = (stage.places.broker, stage.places.broker, stage.places.shop)
+        locker = await stage.lock(files[blow.which % len(files)])
+        await asyncio.sleep(blow.lasts)
+        await stage.unlock(locker)
