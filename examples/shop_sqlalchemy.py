@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from decimal import Decimal
 
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
@@ -23,7 +22,7 @@ class Order(Base):
 
     __tablename__ = "orders"
     id: Mapped[str] = mapped_column(primary_key=True)
-    amount: Mapped[Decimal]
+    cents: Mapped[int]
 
 
 class Bill(Base):
@@ -31,16 +30,16 @@ class Bill(Base):
 
     __tablename__ = "bills"
     order_id: Mapped[str] = mapped_column(primary_key=True)
-    amount: Mapped[Decimal]
+    cents: Mapped[int]
 
 
 @message("shop.order-placed", key="order_id")
 @dataclass
 class OrderPlaced:
-    """Somebody ordered for that amount."""
+    """Somebody ordered for so many cents."""
 
     order_id: str
-    amount: Decimal
+    cents: int
 
 
 @message("shop.bill-sent", key="order_id")
@@ -69,18 +68,20 @@ mail = Consumer("mail", begin=transaction, store=store, observers=[stop_after_th
 
 
 @billing.on(OrderPlaced)
-def bill(order: OrderPlaced, context: Context[Session]) -> None:
+def send_bill(order: OrderPlaced, context: Context[Session]) -> None:
     """Write a bill and say so; bill, message and inbox row are one transaction."""
-    context.connection.add(Bill(order_id=order.order_id, amount=order.amount))
+    context.connection.add(Bill(order_id=order.order_id, cents=order.cents))
     context.put(BillSent(order_id=order.order_id))
 
 
 @mail.on(BillSent)
 def write(sent: BillSent, context: Context[Session]) -> None:
-    """Tell the customer, under a key that is the same however often this is tried."""
-    amount = context.connection.get_one(Bill, sent.order_id).amount
+    """Tell the customer."""
+    bill = context.connection.get_one(Bill, sent.order_id)
     cause = context.message.headers["causation-id"]
-    print(f"mail about order {sent.order_id}: {amount}, caused by a message: {bool(cause)}")
+    print(
+        f"mail about order {sent.order_id}: {bill.cents} cents; a message caused it: {bool(cause)}"
+    )
 
 
 async def main() -> None:
@@ -92,8 +93,8 @@ async def main() -> None:
     Base.metadata.create_all(engine)
 
     with transaction() as session:
-        session.add(Order(id="7", amount=Decimal("19.90")))
-        outbox.put(session, OrderPlaced(order_id="7", amount=Decimal("19.90")))
+        session.add(Order(id="7", cents=1990))
+        outbox.put(session, OrderPlaced(order_id="7", cents=1990))
 
     async with asyncio.TaskGroup() as group:
         for consumer in (billing, mail):

@@ -15,7 +15,7 @@ parcel for order 1: a kettle
 parcel for order 2: two cups
 """,
     "shop_sqlalchemy.py": """\
-mail about order 7: 19.90, caused by a message: True
+mail about order 7: 1990 cents; a message caused it: True
 """,
     "async_worker.py": """\
 comments counted: 3; stopped cleanly: True
