@@ -16,6 +16,8 @@ from postroom.store import Addressed
 _SHOWN_ID = 255
 _ATTEMPTS, _VERSION, _HEADERS, _PAYLOAD = 6, 7, 18, 19
 """Where the columns stand that are looked at before the rest."""
+_WHOLE = {int, type(None)}
+_decode = json.JSONDecoder().decode
 
 
 def micros(moment: datetime | None) -> int | None:
@@ -108,7 +110,7 @@ def _check(row: Sequence[Any]) -> None:
         raise TypeError(f"the payload is {type(row[_PAYLOAD]).__name__}, not bytes")
     if bytes in map(type, row[:_PAYLOAD]):
         raise TypeError("a text is not UTF-8")
-    if type(row[_ATTEMPTS]) is not int or not isinstance(row[_VERSION], int | None):
+    if type(row[_ATTEMPTS]) is not int or type(row[_VERSION]) not in _WHOLE:
         raise TypeError("attempts or version is not a whole number")
 
 
@@ -134,7 +136,7 @@ def _headers_text(headers: Mapping[str, str]) -> str:
 def _headers(text: str) -> Mapping[str, str]:
     if text == "{}":
         return NO_HEADERS
-    headers = json.loads(text)
+    headers = _decode(text)
     if not isinstance(headers, dict):
         raise TypeError("headers are not an object of texts")
     for value in headers.values():
