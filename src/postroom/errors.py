@@ -33,8 +33,23 @@ class PostroomError(Exception):
 
     @property
     def reason(self) -> str:
-        """The message alone, without the pointer to the documentation."""
-        return super().__str__()
+        """The message alone, in a form that any database can store."""
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """Return the text in a form that any database and any log can take.
+
+    NUL and lone surrogates become backslash escapes, and very long texts are cut: recording an
+    error must never fail because of what the error says.
+    """
+    safe = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(safe) <= _LONGEST_REASON:
+        return safe
+    return f"{safe[:_LONGEST_REASON]}… ({len(safe)} characters)"
+
+
+_LONGEST_REASON = 4000
 
 
 class PutRefused(PostroomError):

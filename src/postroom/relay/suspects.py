@@ -31,9 +31,9 @@ class Suspects:
         self._failed_alone: set[int] = set()
         self._turn = 0
 
-    def __contains__(self, seq: int) -> bool:
+    def __contains__(self, seq: object) -> bool:
         """Say whether the message must be sent alone."""
-        record = self._records.get(seq)
+        record = self._records.get(seq) if isinstance(seq, int) else None
         return record is not None and record.unknown >= self._after
 
     def __len__(self) -> int:

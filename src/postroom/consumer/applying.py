@@ -1,0 +1,161 @@
+"""Apply one message: inbox row, handler and commit in the user's own transaction."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Protocol
+
+from postroom.consumer.context import AsyncContext, Context
+from postroom.consumer.handlers import Handler
+from postroom.errors import SettingsError
+from postroom.events import Handled, Handling, Observers
+from postroom.inbox import Inbox
+from postroom.message import Message
+from postroom.outbox import Outbox, SyncOutbox
+
+
+class Applying(Protocol):
+    """One way of running a handler in a transaction."""
+
+    async def apply(
+        self, handler: Handler, event: object, message: Message, attempt: int | None
+    ) -> bool:
+        """Commit effect and inbox row together; return False if the effect was there already.
+
+        Raises what the handler, the inbox or the commit raised; then nothing is committed.
+        """
+        ...
+
+    async def probe(self) -> None:
+        """Begin and end a transaction; raises what the database raises."""
+        ...
+
+    def close(self) -> None:
+        """End the threads, if there are any."""
+        ...
+
+
+class SyncApplying:
+    """Runs plain functions in threads, each with a transaction of its own."""
+
+    def __init__(
+        self,
+        begin: Callable[[], AbstractContextManager[Any]],
+        *,
+        consumer: str,
+        inbox: Inbox,
+        outbox: SyncOutbox,
+        observers: Observers,
+        threads: int,
+    ) -> None:
+        """Begin transactions by `begin`, in at most so many threads."""
+        self._begin = begin
+        self._consumer = consumer
+        self._inbox = inbox
+        self._outbox = outbox
+        self._observers = observers
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"postroom-{consumer}")
+
+    async def apply(
+        self, handler: Handler, event: object, message: Message, attempt: int | None
+    ) -> bool:
+        """Apply in a thread; see Applying."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._apply, handler, event, message, attempt
+        )
+
+    async def probe(self) -> None:
+        """Begin and end a transaction in a thread."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._probe)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=True)
+
+    def _apply(
+        self, handler: Handler, event: object, message: Message, attempt: int | None
+    ) -> bool:
+        with self._transaction() as connection:
+            if not self._inbox.first(connection, message.id):
+                return False
+            self._observers.emit(Handling(consumer=self._consumer, message=message))
+            context = Context(
+                consumer=self._consumer,
+                message=message,
+                attempt=attempt,
+                connection=connection,
+                outbox=self._outbox,
+            )
+            handler(event, context)
+            self._observers.emit(Handled(consumer=self._consumer, message=message))
+        return True
+
+    def _transaction(self) -> AbstractContextManager[Any]:
+        transaction = self._begin()
+        if not hasattr(transaction, "__enter__"):
+            raise SettingsError(
+                f"begin() of consumer {self._consumer} gives a {type(transaction).__name__}, which "
+                "`with` cannot use; make the handlers coroutine functions (async def) for it"
+            )
+        return transaction
+
+    def _probe(self) -> None:
+        with self._transaction():
+            pass
+
+
+class AsyncApplying:
+    """Runs coroutine functions on the loop, each with a transaction of its own."""
+
+    def __init__(
+        self,
+        begin: Callable[[], AbstractAsyncContextManager[Any]],
+        *,
+        consumer: str,
+        inbox: Inbox,
+        outbox: Outbox,
+        observers: Observers,
+    ) -> None:
+        """Begin transactions by `begin`."""
+        self._begin = begin
+        self._consumer = consumer
+        self._inbox = inbox
+        self._outbox = outbox
+        self._observers = observers
+
+    async def apply(
+        self, handler: Handler, event: object, message: Message, attempt: int | None
+    ) -> bool:
+        """Apply on the loop; see Applying."""
+        async with self._transaction() as connection:
+            if not await self._inbox.first_async(connection, message.id):
+                return False
+            self._observers.emit(Handling(consumer=self._consumer, message=message))
+            context = AsyncContext(
+                consumer=self._consumer,
+                message=message,
+                attempt=attempt,
+                connection=connection,
+                outbox=self._outbox,
+            )
+            await handler(event, context)
+            self._observers.emit(Handled(consumer=self._consumer, message=message))
+        return True
+
+    async def probe(self) -> None:
+        """Begin and end a transaction."""
+        async with self._transaction():
+            pass
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _transaction(self) -> AbstractAsyncContextManager[Any]:
+        transaction = self._begin()
+        if not hasattr(transaction, "__aenter__"):
+            raise SettingsError(
+                f"begin() of consumer {self._consumer} gives a {type(transaction).__name__}, which "
+                "`async with` cannot use; make the handlers plain functions for it"
+            )
+        return transaction

@@ -1,0 +1,370 @@
+"""The consumer: take, apply, acknowledge."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar, assert_never, cast
+
+from postroom import events
+from postroom._clock import Clock, SystemClock
+from postroom.broker import Delivery, Subscriber
+from postroom.connections import outage
+from postroom.consumer.applying import Applying, AsyncApplying, SyncApplying
+from postroom.consumer.handlers import Handlers, is_async
+from postroom.consumer.keys import KeyedWork
+from postroom.errors import (
+    BrokerUnavailable,
+    DeliveryLost,
+    PostroomError,
+    SettingsError,
+    Undecodable,
+    printable,
+)
+from postroom.events import Observer, Observers
+from postroom.inbox import Inbox
+from postroom.outbox import Outbox, SyncOutbox
+from postroom.outcome import Dead, Retry
+from postroom.retry import Backoff, RetryPolicy
+from postroom.route import Routes
+from postroom.store import Writer
+
+H = TypeVar("H", bound=Callable[[Any, Any], Any])
+Begin = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+
+_PROBE = Backoff(initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10))
+
+
+class Result(StrEnum):
+    """What became of one delivery."""
+
+    DONE = "done"
+    """Effect and inbox row are committed."""
+    DUPLICATE = "duplicate"
+    """The effect was there already."""
+    FAILED = "failed"
+    """Rolled back; the broker delivers it again."""
+    DEAD = "dead"
+    """In the dead letters of its group, with the reason."""
+    RETURNED = "returned"
+    """Given back uncounted: the consumer's own database cannot be used."""
+
+
+class Consumer:
+    """Lets each message take effect once, in the user's own transaction.
+
+        billing = Consumer("billing", begin=sqlite3_transactions("billing.db"), store=store)
+
+        @billing.on(OrderPlaced)
+        def invoice(order: OrderPlaced, context: Context[sqlite3.Connection]) -> None:
+            context.connection.execute("insert into invoice values (?)", (order.order_id,))
+
+    The inbox row is written in the transaction in which the handler runs; then it is committed,
+    and only then the broker is told. A copy, also one in the same instant, has no second effect.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        begin: Begin,
+        store: Writer,
+        routes: Routes | None = None,
+        retry: RetryPolicy | None = None,
+        concurrency: int = 8,
+        prefetch: int | None = None,
+        observers: Iterable[Observer] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        """Name the consumer and say how its transactions begin.
+
+        `name` is part of the inbox key and the broker's group: keep it for ever. `begin` returns
+        a context manager that gives a connection or session in an open transaction, commits at
+        its end and rolls back on an error: `engine.begin`, `sessionmaker.begin`, their async
+        forms, `sqlite3_transactions(path)`. `store` is the kind of database where the inbox is.
+        At most `concurrency` handlers run at once; `prefetch` messages are taken ahead.
+        """
+        if concurrency < 1:
+            raise SettingsError("concurrency must be at least 1")
+        self.name = name
+        self._begin = begin
+        self._store = store
+        self._inbox = Inbox(store, name)
+        self._routes = routes
+        self._retry = retry or RetryPolicy()
+        self._concurrency = concurrency
+        self._prefetch = prefetch or concurrency * 8
+        self._observers = Observers(observers)
+        self._clock = clock or SystemClock()
+        self._handlers = Handlers()
+        self._applying: Applying | None = None
+        self._counted: dict[str, int] = {}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it subscribes to."""
+        return self._handlers.topics
+
+    def on(
+        self, *types: type | str, into: type | None = None, topic: str | None = None
+    ) -> Callable[[H], H]:
+        """Register a handler for classes that bear `@message`, or for names.
+
+        It takes the event and a `Context` (an `AsyncContext` if it is a coroutine function).
+        For a name the event is the `Message` itself, unless `into` says what to decode it to.
+        `topic` is where such messages arrive, if that is not a topic named like the type.
+        """
+
+        def register(handler: H) -> H:
+            for kind in types:
+                self._handlers.add(kind, handler, into=into, topic=topic)
+            return handler
+
+        return register
+
+    async def step(self, delivery: Delivery) -> Result:
+        """Handle one delivery to its end, and tell the broker."""
+        return (await self._handle(delivery))[0]
+
+    async def run(self, broker: Subscriber, stop: asyncio.Event) -> None:
+        """Consume until `stop` is set; what has begun is ended, the rest is given back.
+
+        While the broker or the consumer's own database cannot be used it pauses and tries
+        again, without spending deliveries.
+        """
+        if not self.topics:
+            raise SettingsError(f"consumer {self.name} has no handlers; register some with .on()")
+        self._observers.emit(events.ConsumerStarted(consumer=self.name, topics=self.topics))
+        failures = 0
+        try:
+            if (reason := await self._probe()) is not None:
+                failures = await self._pause(reason, 1, stop)
+            while not stop.is_set():
+                trouble, worked = await self._subscribed(broker, stop)
+                if trouble is None:
+                    break
+                failures = 1 if worked else failures + 1
+                failures = await self._pause(trouble, failures, stop)
+        finally:
+            self.close()
+            self._observers.emit(events.ConsumerStopped(consumer=self.name))
+
+    def close(self) -> None:
+        """End the threads in which plain functions run; needed only after `step` alone."""
+        if self._applying is not None:
+            self._applying.close()
+            self._applying = None
+
+    async def _subscribed(self, broker: Subscriber, stop: asyncio.Event) -> tuple[str | None, bool]:
+        """Consume until told to stop or something is away; return why, and if any was done."""
+        trouble: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        worked = False
+
+        async def work(delivery: Delivery) -> bool:
+            nonlocal worked
+            try:
+                result, reason = await self._handle(delivery)
+            except BaseException as error:
+                if not trouble.done() and not isinstance(error, asyncio.CancelledError):
+                    trouble.set_exception(error)
+                raise
+            if result is Result.RETURNED and not trouble.done():
+                trouble.set_result(reason)
+            worked = worked or result is not Result.RETURNED
+            return result in (Result.DONE, Result.DUPLICATE, Result.DEAD)
+
+        keyed = KeyedWork(work, concurrency=self._concurrency)
+
+        async def receive() -> None:
+            subscription = broker.subscribe(self.topics, group=self.name, prefetch=self._prefetch)
+            async with subscription as deliveries:
+                try:
+                    async for delivery in deliveries:
+                        keyed.add(delivery)
+                finally:
+                    # Within the subscription: handlers that have begun still acknowledge.
+                    await keyed.end()
+
+        receiving = asyncio.ensure_future(receive())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((receiving, stopping, trouble), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            receiving.cancel()
+            await asyncio.wait((receiving,))
+        if trouble.done():
+            return trouble.result(), worked
+        if not receiving.cancelled() and (error := receiving.exception()) is not None:
+            if not isinstance(error, BrokerUnavailable):
+                raise error
+            return error.reason, worked
+        return (None if stop.is_set() else "the subscription ended"), worked
+
+    async def _pause(self, trouble: str, failures: int, stop: asyncio.Event) -> int:
+        """Wait until the database can be used again; return the number of failures so far."""
+        while not stop.is_set():
+            delay = _PROBE.delay(failures)
+            self._observers.emit(
+                events.ConsumerPaused(consumer=self.name, error=trouble, delay=delay)
+            )
+            try:
+                async with asyncio.timeout(delay.total_seconds()):
+                    await stop.wait()
+            except TimeoutError:
+                pass
+            reason = await self._probe()
+            if reason is None:
+                self._observers.emit(events.ConsumerResumed(consumer=self.name))
+                break
+            trouble, failures = reason, failures + 1
+        return failures
+
+    async def _probe(self) -> str | None:
+        try:
+            await self._applier().probe()
+        except Exception as error:
+            reason = outage(error)
+            if reason is None:
+                raise
+            return printable(reason)
+        return None
+
+    async def _handle(self, delivery: Delivery) -> tuple[Result, str]:
+        message = delivery.message
+        began = self._clock.elapsed()
+        attempt = self._attempt(delivery)
+        try:
+            handler, event = self._handlers.of(message)
+            first = await self._applier().apply(handler, event, message, attempt)
+        except SettingsError:
+            raise
+        except Exception as error:
+            return await self._failed(delivery, error, attempt)
+        self._counted.pop(message.id, None)
+        if not first:
+            self._observers.emit(events.Duplicate(consumer=self.name, message=message))
+        else:
+            seconds = self._clock.elapsed() - began
+            self._observers.emit(
+                events.Committed(consumer=self.name, message=message, seconds=seconds)
+            )
+        await self._acknowledge(delivery)
+        return (Result.DONE if first else Result.DUPLICATE), ""
+
+    async def _acknowledge(self, delivery: Delivery) -> None:
+        try:
+            await delivery.ack()
+        except (DeliveryLost, BrokerUnavailable) as error:
+            self._observers.emit(
+                events.AcknowledgeFailed(
+                    consumer=self.name, message=delivery.message, error=error.reason
+                )
+            )
+        else:
+            self._observers.emit(events.Acknowledged(consumer=self.name, message=delivery.message))
+
+    async def _failed(
+        self, delivery: Delivery, error: Exception, attempt: int
+    ) -> tuple[Result, str]:
+        away = outage(error)
+        if away is not None:
+            await self._tell(delivery, delivery.release())
+            return Result.RETURNED, printable(away)
+        reason = _reason(error)
+        if isinstance(error, Undecodable):
+            return await self._give_up(delivery, reason), reason
+        decision = self._retry.decide(attempt, reason)
+        match decision:
+            case Dead():
+                return await self._give_up(delivery, reason), reason
+            case Retry(delay=delay):
+                self._counted[delivery.message.id] = attempt
+                self._observers.emit(
+                    events.HandlerFailed(
+                        consumer=self.name,
+                        message=delivery.message,
+                        error=reason,
+                        attempt=attempt,
+                        delay=delay,
+                    )
+                )
+                await self._tell(delivery, delivery.retry(delay, reason))
+                return Result.FAILED, reason
+            case _:
+                assert_never(decision)
+
+    async def _give_up(self, delivery: Delivery, reason: str) -> Result:
+        """Dead-letter it; where that fails it is not acknowledged but comes again."""
+        message = delivery.message
+        try:
+            await delivery.reject(reason)
+        except DeliveryLost as error:
+            self._not_told(delivery, error)
+            return Result.FAILED
+        except Exception as error:
+            self._observers.emit(
+                events.DeadLetterFailed(consumer=self.name, message=message, error=_reason(error))
+            )
+            delay = self._retry.backoff.delay(self._retry.max_attempts)
+            await self._tell(delivery, delivery.retry(delay, reason))
+            return Result.FAILED
+        self._counted.pop(message.id, None)
+        self._observers.emit(events.DeadLettered(consumer=self.name, message=message, error=reason))
+        return Result.DEAD
+
+    async def _tell(self, delivery: Delivery, telling: Any) -> None:
+        try:
+            await telling
+        except (DeliveryLost, BrokerUnavailable) as error:
+            self._not_told(delivery, error)
+
+    def _not_told(self, delivery: Delivery, error: PostroomError) -> None:
+        self._observers.emit(
+            events.AcknowledgeFailed(
+                consumer=self.name, message=delivery.message, error=error.reason
+            )
+        )
+
+    def _attempt(self, delivery: Delivery) -> int:
+        """Count by the broker, or in memory where the broker does not count."""
+        if delivery.attempt is not None:
+            return delivery.attempt
+        return self._counted.get(delivery.message.id, 0) + 1
+
+    def _applier(self) -> Applying:
+        """Return the way in which handlers run; a cancelled `run` may have ended the last one."""
+        if self._applying is None:
+            self._applying = self._choose()
+        return self._applying
+
+    def _choose(self) -> Applying:
+        awaits = {is_async(handler) for handler in self._handlers}
+        if len(awaits) > 1:
+            raise SettingsError(
+                f"consumer {self.name} mixes plain and coroutine functions as handlers; "
+                "all of them run in the same kind of transaction"
+            )
+        if True in awaits:
+            return AsyncApplying(
+                cast("Callable[[], AbstractAsyncContextManager[Any]]", self._begin),
+                consumer=self.name,
+                inbox=self._inbox,
+                outbox=Outbox(self._store, routes=self._routes),
+                observers=self._observers,
+            )
+        return SyncApplying(
+            cast("Callable[[], AbstractContextManager[Any]]", self._begin),
+            consumer=self.name,
+            inbox=self._inbox,
+            outbox=SyncOutbox(self._store, routes=self._routes),
+            observers=self._observers,
+            threads=self._concurrency,
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PostroomError):
+        return error.reason
+    return printable(f"{type(error).__name__}: {error}")
