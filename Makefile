@@ -37,7 +37,7 @@ types: $(DEV) ## Check types: mypy on everything, pyright on the public API
 	$(BIN)/pyright
 
 imports: $(DEV) ## Check who imports whom
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 unit: $(DEV) ## Run the tests that kill no processes, on two cores
 	$(BIN)/pytest -n 2 -m "not crash"
