@@ -42,7 +42,13 @@ _BROKERS = {
         module="postroom.brokers.sqlite",
         name="EmbeddedBroker",
         path=True,
-        options={"lease": duration, "busy_timeout": duration, "max_message_bytes": int},
+        options={
+            "busy_timeout": duration,
+            "lease": duration,
+            "max_message_bytes": int,
+            "retention": duration,
+            "unclaimed_retention": duration,
+        },
     ),
     MEMORY: _Driver(module="postroom.brokers.memory", name="MemoryBroker", options={}),
 }
@@ -92,11 +98,13 @@ def _build(what: str, driver: _Driver, url: str, options: Mapping[str, object]) 
     rest, _, query = url.partition(":")[2].partition("?")
     given = {**_query(what, driver, query), **options}
     make: Callable[..., Any] = getattr(import_module(driver.module), driver.name)
-    if driver.path:
-        return make(_path(what, rest), **given)
-    if rest.strip("/"):
-        raise SettingsError(f"{what}: {redacted(url)!r} has nothing to name: write 'memory:'")
-    return make(**given)
+    arguments = (_path(what, rest),) if driver.path else ()
+    if not driver.path and rest.strip("/"):
+        raise SettingsError(f"{what}: nothing follows 'memory:', it has no name and no place")
+    try:
+        return make(*arguments, **given)
+    except ValueError as error:
+        raise SettingsError(f"{what}: {redacted(url)}: {error}") from error
 
 
 def _query(what: str, driver: _Driver, query: str) -> dict[str, object]:

@@ -63,7 +63,7 @@ def test_options_in_the_address_and_by_name() -> None:
         ("sqlite:shop.db", "did you mean 'sqlite:///shop.db'?"),
         ("sqlite://", "store: a sqlite address needs a file"),
         ("sqlite:///:memory:", "memory: keeps everything in this process"),
-        ("memory:shop", "store: 'memory:shop' has nothing to name: write 'memory:'"),
+        ("memory:shop", "store: nothing follows 'memory:'"),
         (
             "sqlite+aiosqlite:///shop.db",
             "store: Postroom brings its own client: write sqlite:///shop.db, without '+...'",
@@ -72,6 +72,7 @@ def test_options_in_the_address_and_by_name() -> None:
             "sqlite:///shop.db?prefx=a",
             "store: unknown option 'prefx' in the address; did you mean 'prefix'?",
         ),
+        ("sqlite:///shop.db?prefix=a;drop", "store: sqlite:///shop.db?prefix=a;drop: "),
         ("sqlite:///shop.db?busy_timeout=5", "option 'busy_timeout' in the address: '5' is not a"),
     ],
 )

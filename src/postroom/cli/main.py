@@ -9,6 +9,7 @@ import typer
 from postroom.cli import dead, held, prune, running, setup, status
 from postroom.cli.exits import MEANINGS
 from postroom.cli.group import Commands
+from postroom.cli.lab import EPILOG as LAB_EXAMPLES
 from postroom.cli.lab import lab_command
 from postroom.cli.start import Common, examples
 
@@ -34,7 +35,7 @@ app = typer.Typer(
     help="What you commit gets sent; what arrives takes effect once.",
 )
 lab = typer.Typer()
-lab.command("lab")(lab_command)
+lab.command("lab", epilog=LAB_EXAMPLES)(lab_command)
 for part in (setup.app, running.app, status.app):
     app.add_typer(part)
 app.add_typer(dead.app, name="dead")

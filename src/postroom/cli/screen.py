@@ -43,12 +43,12 @@ def document(value: object) -> None:
 
 def say(text: str, style: str = "") -> None:
     """Write one line of news to standard error."""
-    err().print(Text(text, style=style))
+    err().print(Text(_printable(text), style=style))
 
 
 def show(text: str, style: str = "") -> None:
     """Write one line of a result to standard output."""
-    out().print(Text(text, style=style), soft_wrap=True)
+    out().print(Text(_printable(text), style=style), soft_wrap=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -81,7 +81,7 @@ def show_fields(fields: Mapping[str, Any]) -> None:
         if value not in (None, "", {}):
             shown = local(value) if isinstance(value, datetime) else value
             shown = pretty(shown) if isinstance(shown, dict) else shown
-            show(f"{key:<{width}}  {_printable(str(shown))}")
+            show(f"{key:<{width}}  {shown}")
     show("")
     if "payload" in fields:
         show(pretty(fields["payload"]))
@@ -91,7 +91,7 @@ def show_fields(fields: Mapping[str, Any]) -> None:
 
 def _printable(text: str) -> str:
     """Keep what a stranger wrote into a message from steering the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -55,7 +55,7 @@ def schema(context: typer.Context, *, as_json: Json = False) -> None:
     if as_json:
         document({"store": store.name, "sql": store.schema()})
     else:
-        typer.echo(store.schema())
+        typer.echo(store.schema(), nl=False)
 
 
 def _write_config(path: Path) -> bool:
