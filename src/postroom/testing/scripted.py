@@ -106,9 +106,10 @@ class ScriptedBroker:
         self.pings = 0
         """How often it was asked whether it is there."""
         self._clock = clock or SystemClock()
-        self._inner = MemoryBroker(clock=self._clock)
+        self.memory = MemoryBroker(clock=self._clock)
+        """Holds what arrived for consumers, and shows queues and dead letters."""
         self._features = replace(
-            self._inner.features,
+            self.memory.features,
             refusal_stops_key=refusal_stops_key,
             max_message_bytes=max_message_bytes,
         )
@@ -226,11 +227,11 @@ class ScriptedBroker:
 
     async def open(self) -> None:
         """Get ready; idempotent."""
-        await self._inner.open()
+        await self.memory.open()
 
     async def close(self) -> None:
         """Disconnect; idempotent. What arrived stays."""
-        await self._inner.close()
+        await self.memory.close()
 
     async def ping(self) -> None:
         """Raise BrokerUnavailable while down or blocked."""
@@ -239,7 +240,7 @@ class ScriptedBroker:
             raise BrokerUnavailable("connection refused")
         if not self._open.is_set():
             raise BrokerUnavailable("the broker blocks publishers")
-        await self._inner.ping()
+        await self.memory.ping()
 
     async def publish(
         self, messages: Sequence[Message], *, timeout: timedelta
@@ -255,11 +256,11 @@ class ScriptedBroker:
         self, topics: Sequence[str], *, group: str, prefetch: int
     ) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
         """Receive what arrives."""
-        return self._inner.subscribe(topics, group=group, prefetch=prefetch)
+        return self.memory.subscribe(topics, group=group, prefetch=prefetch)
 
     def lose_consumers(self) -> None:
         """Act as if every consumer had lost its connection with messages in its hands."""
-        self._inner.lose_consumers()
+        self.memory.lose_consumers()
 
     async def _publish(self, call: PublishCall) -> list[BrokerError | None]:
         deadline = self._clock.elapsed() + call.timeout.total_seconds()
@@ -281,7 +282,7 @@ class ScriptedBroker:
         if self._is_down():
             return BrokerUnavailable("connection refused")
         try:
-            await self._inner.ping()
+            await self.memory.ping()
         except BrokerUnavailable as outage:
             return outage
         if await self._unblocked(timeout):
@@ -344,7 +345,7 @@ class ScriptedBroker:
 
     async def _arrive(self, messages: Sequence[Message]) -> None:
         self.arrived.extend(messages)
-        await self._inner.publish(messages, timeout=timedelta(seconds=1))
+        await self.memory.publish(messages, timeout=timedelta(seconds=1))
 
     def _is_down(self) -> bool:
         if self._down is None:

@@ -90,11 +90,10 @@ UPDATE delivery SET state = 'ready'
 
 _FIRSTS_OF_KEYS = """
 UPDATE delivery SET state = 'ready'
- WHERE grp = :grp AND state = 'behind'
-   AND position = (SELECT min(f.position) FROM delivery f
-                    WHERE f.grp = :grp AND f.key = delivery.key)
-   AND NOT EXISTS (SELECT 1 FROM delivery b
-                    WHERE b.grp = :grp AND b.key = delivery.key AND b.state <> 'behind')
+ WHERE grp = :grp
+   AND position IN (SELECT min(position) FROM delivery
+                     WHERE grp = :grp AND key IS NOT NULL
+                     GROUP BY key HAVING sum(state <> 'behind') = 0)
 """
 
 _BACKFILL = """
