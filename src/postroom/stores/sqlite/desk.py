@@ -36,10 +36,9 @@ class Action:
 
 def find(work: Work, query: Query, limit: int) -> list[Entry]:
     """Return matching rows in `seq` order."""
-    conditions, values = _conditions(work, query, tuple(query.states))
-    sql = work.sql["find"].replace("{columns}", work.sql["columns"])
-    rows = fetch(work, sql.replace("{conditions}", conditions), {**values, "limit": limit})
-    return [entry_of(row) for row in rows]
+    sql, values = _selected(work, "find", query, tuple(query.states))
+    sql = sql.replace("{columns}", work.sql["columns"])
+    return [entry_of(row) for row in fetch(work, sql, {**values, "limit": limit})]
 
 
 def replay(work: Work, matches: Sequence[Match]) -> None:
@@ -66,10 +65,7 @@ def matching(work: Work, query: Query, action: Action, limit: int) -> list[Match
     states = tuple(state for state in action.states if not query.states or state in query.states)
     if not states:
         return []
-    conditions, values = _conditions(work, query, states)
-    if action.blocking:
-        conditions = f"{conditions} and {work.sql['where-blocking']}"
-    sql = work.sql["match"].replace("{conditions}", conditions)
+    sql, values = _selected(work, "match", query, states, blocking=action.blocking)
     return work.connection.execute(sql, {**values, "limit": limit}).fetchall()
 
 
@@ -164,10 +160,22 @@ def _relays(work: Work) -> tuple[RelayStatus, ...]:
     )
 
 
-def _conditions(
-    work: Work, query: Query, states: Collection[State]
+def _selected(
+    work: Work, name: str, query: Query, states: Collection[State], *, blocking: bool = False
 ) -> tuple[str, dict[str, object]]:
-    """Return the `where` of a query and its values; only conditions that are given appear."""
+    """Return the named query with the conditions that are given, and their values.
+
+    Without statistics SQLite would look through the whole table for a few rows of a rare state.
+    """
+    conditions, values = _conditions(query, states)
+    if blocking:
+        conditions.append("where-blocking")
+    index = "" if query.ids or len(states) != 1 else f"index-{next(iter(states))}"
+    sql = work.sql[name].replace("{index}", work.sql.get(index, ""))
+    return sql.replace("{conditions}", " and ".join(work.sql[one] for one in conditions)), values
+
+
+def _conditions(query: Query, states: Collection[State]) -> tuple[list[str], dict[str, object]]:
     names = ["where-seq"]
     values: dict[str, object] = {"after_seq": query.after_seq}
 
@@ -188,7 +196,7 @@ def _conditions(
     given("where-topic", topic=query.topic)
     given("where-from", created_from=micros(query.created_from))
     given("where-before", created_before=micros(query.created_before))
-    return " and ".join(work.sql[name] for name in names), values
+    return names, values
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -200,11 +200,11 @@ select consumer, count(*) from postroom_inbox group by consumer;
 select owner, count(*) from postroom_lane where owner is not null group by owner;
 
 -- name: find
-select {columns}, 0 as behind from postroom_outbox as entry
+select {columns}, 0 as behind from postroom_outbox as entry {index}
 where {conditions} order by entry.seq limit :limit;
 
 -- name: match
-select entry.seq, entry.state, entry.blocks from postroom_outbox as entry
+select entry.seq, entry.state, entry.blocks from postroom_outbox as entry {index}
 where {conditions} order by entry.seq limit :limit;
 
 -- name: columns
@@ -212,6 +212,15 @@ entry.seq, entry.id, entry.route, entry.lane, entry.state, entry.blocks, entry.a
 entry.version, entry.due_at, entry.deliver_at, entry.expires_at, entry.created_at,
 entry.settled_at, entry.key, entry.type, entry.topic, entry.content_type, entry.error,
 entry.headers, entry.payload;
+
+-- name: index-scheduled
+indexed by postroom_outbox_due;
+
+-- name: index-waiting
+indexed by postroom_outbox_due;
+
+-- name: index-held
+indexed by postroom_outbox_blockers;
 
 -- name: where-seq
 entry.seq > :after_seq;

@@ -34,18 +34,20 @@ create table postroom_outbox (
     check (due_at is null or state in ('scheduled', 'waiting'))
 );
 
--- A fresh row touches this index and the two unique ones, no other.
-create index postroom_outbox_ready on postroom_outbox (route, lane, seq, created_at)
+-- A fresh row touches this index and the two unique ones, no other. The last columns of these
+-- indexes (the conditions among them) let counts and look-ups do without the table.
+create index postroom_outbox_ready on postroom_outbox (route, lane, seq, created_at, state)
     where state = 'ready';
-create index postroom_outbox_due on postroom_outbox (route, lane, due_at, state)
+create index postroom_outbox_due on postroom_outbox (route, lane, due_at, state, created_at)
     where due_at is not null;
 create index postroom_outbox_blockers
-    on postroom_outbox (route, key, seq, state, created_at)
+    on postroom_outbox (route, key, seq, state, created_at, blocks)
     where blocks = 1 and key is not null;
 create index postroom_outbox_parked on postroom_outbox (route, lane, expires_at)
     where state = 'dead' and blocks = 1 and expires_at is not null;
-create index postroom_outbox_dead on postroom_outbox (seq, route) where state = 'dead';
-create index postroom_outbox_sent on postroom_outbox (settled_at, route) where state = 'sent';
+create index postroom_outbox_dead on postroom_outbox (seq, route, state) where state = 'dead';
+create index postroom_outbox_sent on postroom_outbox (settled_at, route, state)
+    where state = 'sent';
 
 -- Who may read and settle what; the epoch rises at every change of owner.
 create table postroom_lane (
