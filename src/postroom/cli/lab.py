@@ -30,7 +30,7 @@ EPILOG = examples(
 )
 
 
-def lab_command(  # noqa: PLR0913 - one parameter for each option
+def lab_command(
     *,
     seconds: Annotated[
         float, typer.Option("--seconds", min=1, max=_LONGEST, help="How long the storm lasts.")

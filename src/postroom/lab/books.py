@@ -156,8 +156,9 @@ def before_first_death(places: Places) -> tuple[int, int]:
     times = []
     for consumer in CONSUMERS:
         with _reading(places.effects(consumer)) as rows:
-            times += [at for name, at in rows("SELECT customer, at FROM effects")
-                      if name not in struck]
+            times += [
+                at for name, at in rows("SELECT customer, at FROM effects") if name not in struck
+            ]
     return sum(at < first for at in times), len(times)
 
 

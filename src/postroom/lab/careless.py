@@ -14,7 +14,7 @@ from postroom.lab.brief import Brief
 from postroom.lab.journal import Journal
 
 
-class Mishap(Exception):  # noqa: N818
+class Mishap(Exception):
     """What goes wrong after the message was put."""
 
 

@@ -5,6 +5,7 @@ whatever is rolled back later.
 """
 
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from postroom.connections.sqlalchemy import begin_immediately
@@ -32,6 +33,9 @@ def run(brief: Brief, journal: Journal) -> None:
         except NoTransaction as error:
             journal.write("put-refused", error=error.reason)
             _order(cured, brief, number)
+        except OperationalError as error:
+            # Reading first and writing later loses against another writer: so be it.
+            journal.write("refused", error=str(error.orig))
     plain.dispose()
     cured.dispose()
 

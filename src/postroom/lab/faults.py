@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from postroom.broker import BrokerFeatures
 from postroom.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, RefusedForNow
@@ -47,15 +48,12 @@ class Faults:
     def read(path: Path) -> "Faults":
         """Return the faults in force."""
         try:
-            fields = json.loads(path.read_text())
+            fields: dict[str, Any] = json.loads(path.read_text())
         except FileNotFoundError:
             return Faults()
-        return Faults(
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in fields.items()
-            }
-        )
+        for name in ("closes_on", "gate"):
+            fields[name] = tuple(fields[name])
+        return Faults(**fields)
 
 
 class FaultyBroker:
@@ -145,7 +143,11 @@ class FaultyBroker:
 
     def _refuses(self, message: Message, faults: Faults) -> bool:
         times = faults.refuse.get(message.id, 0)
-        if not times and faults.refuse_every and int(message.id[-4:], 16) % faults.refuse_every == 0:
+        if (
+            not times
+            and faults.refuse_every
+            and int(message.id[-4:], 16) % faults.refuse_every == 0
+        ):
             times = 1
         if self._refused[message.id] >= times:
             return False

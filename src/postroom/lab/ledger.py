@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +161,7 @@ def _inversions(books: Books, fates: _Fates, consumer: str) -> int:
     count = 0
     for orders in by_customer.values():
         places = [first.get(order.message_id) for order in orders]
-        for before, after in zip(places, places[1:], strict=False):
+        for before, after in pairwise(places):
             count += after is not None and (before is None or before > after)
     return count
 

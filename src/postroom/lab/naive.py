@@ -21,7 +21,7 @@ from postroom.lab.brief import Brief
 from postroom.lab.journal import Journal
 from postroom.message import Message
 
-_TIMEOUT = timedelta(seconds=1)
+_TIMEOUT = timedelta(seconds=0.3)
 _PAUSE = 0.05
 _PREFETCH = 16
 
@@ -49,8 +49,8 @@ async def _order(
     connection: sqlite3.Connection, brief: Brief, broker: EmbeddedBroker, chance: random.Random
 ) -> None:
     name = shop.customer(chance.randrange(brief.customers))
-    first = chance.random() < 0.5  # noqa: PLR2004
-    fails = chance.random() < 0.1  # noqa: PLR2004
+    first = chance.random() < 0.5
+    fails = chance.random() < 0.1
     connection.execute("BEGIN IMMEDIATE")
     try:
         order = shop.next_order(connection, name, amount=chance.randrange(100, 10_000), note="")

@@ -110,8 +110,7 @@ class _NoFence(SqliteStore):
 
     def __init__(self, path: Path, lease: timedelta) -> None:
         super().__init__(path)
-        self._file = path
-        self._lease = lease
+        self._short = lease
         self._ever: dict[tuple[str, int], Lane] = {}
 
     async def lease(
@@ -125,7 +124,7 @@ class _NoFence(SqliteStore):
     ) -> Sequence[Lane]:
         del lease
         lanes = await super().lease(
-            relay, routes=routes, lease=self._lease, renewal=renewal, busy=busy
+            relay, routes=routes, lease=self._short, renewal=renewal, busy=busy
         )
         self._ever.update({(lane.route, lane.number): lane for lane in lanes})
         return list(self._ever.values())
@@ -134,7 +133,7 @@ class _NoFence(SqliteStore):
         self, lanes: Sequence[Lane], settled: Sequence[Settled], *, keep: bool
     ) -> frozenset[int]:
         del lanes, keep
-        with closing(sqlite3.connect(self._file, timeout=10)) as connection, connection:
+        with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
             connection.executemany(
                 "UPDATE postroom_outbox SET state = ?, blocks = ?, due_at = ?, error = ?"
                 " WHERE seq = ? AND id = ?",

@@ -1,6 +1,5 @@
 """The lab's processes, seen from their supervisor."""
 
-import os
 import signal
 import subprocess
 import sys

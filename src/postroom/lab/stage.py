@@ -4,11 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from postroom.desk import Desk
-
 from postroom.lab import books, shop
 from postroom.lab.brief import Brief
 from postroom.lab.faults import Faults
@@ -29,7 +29,7 @@ _GLANCE = 0.03
 _SAMPLE = 0.25
 
 
-class Unmet(Exception):  # noqa: N818
+class Unmet(Exception):
     """Something that a scenario waited for did not happen."""
 
 
@@ -119,15 +119,12 @@ class Stage:
     async def ready(self, *actors: Actor) -> None:
         """Wait until these processes (all, where none is named) work."""
         for actor in actors or tuple(self.actors.values()):
-            await self.until(
-                f"{actor.name} starts",
-                lambda actor=actor: bool(actor.said_now("ready")) or not actor.running,
-            )
+            await self.until(f"{actor.name} starts", partial(_has_started, actor))
 
     async def ended(self, *actors: Actor, seconds: float = 30) -> None:
         """Wait until these processes have ended."""
         for actor in actors:
-            await self.until(f"{actor.name} ends", lambda a=actor: not a.running, seconds)
+            await self.until(f"{actor.name} ends", partial(_has_ended, actor), seconds)
 
     async def frozen(self, actor: Actor, seconds: float = 30) -> None:
         """Wait until a process has stopped in its tracks."""
@@ -247,7 +244,7 @@ class Stage:
 
     # What the scenario asks
 
-    def check(self, what: str, held: bool) -> None:  # noqa: FBT001 - reads like a sentence
+    def check(self, what: str, held: bool) -> None:
         """Note something that must hold beyond the ledger's figures."""
         self.checks.append((what, held))
 
@@ -279,3 +276,10 @@ class Stage:
                 self.marks.level(*books.backlog(self.places))
             await asyncio.sleep(_GLANCE)
 
+
+def _has_started(actor: Actor) -> bool:
+    return bool(actor.said_now("ready")) or not actor.running
+
+
+def _has_ended(actor: Actor) -> bool:
+    return not actor.running

@@ -153,7 +153,7 @@ def _points(
 
 def _axis(base: int, span: float) -> Iterator[str]:
     yield f"<line class='axis' x1='{_LEFT}' x2='{_LEFT + _WIDTH}' y1='{base}' y2='{base}'/>"
-    step = next(step for step in (1, 2, 5, 10, 30, 60, 300, 3600) if span / step <= 14)  # noqa: PLR2004
+    step = next(step for step in (1, 2, 5, 10, 30, 60, 300, 3600) if span / step <= 14)
     for number in range(int(span / step) + 1):
         x = _x(number * step, span)
         yield f"<line class='axis' x1='{x:.1f}' x2='{x:.1f}' y1='{base}' y2='{base + 4}'/>"
