@@ -84,7 +84,8 @@ class EmbeddedBroker:
         self._patience = busy_timeout.total_seconds()
         self._retention = retention
         self._unclaimed_retention = unclaimed_retention
-        self._lives = Lives()
+        self._interval = lease.total_seconds() / _BEATS_PER_LEASE
+        self._lives = Lives(late=self._interval * 2)
         self._worker: Worker | None = None
         self._watch: Watch | None = None
         self._closed = False
@@ -266,9 +267,8 @@ class EmbeddedBroker:
         if self._closed:
             raise BrokerUnavailable("the embedded broker is closed")
         if self._worker is None:
-            interval = self._lease.total_seconds() / _BEATS_PER_LEASE
             self._worker = Worker(
-                self.path, beat=self._beat, interval=interval, committed=self._hint
+                self.path, beat=self._beat, interval=self._interval, committed=self._hint
             )
         return self._worker
 
@@ -285,8 +285,11 @@ class EmbeddedBroker:
         ours = [subscription.consumer for subscription in self._subscriptions]
         if not ours:
             return None
-        now, elapsed = self._now(), time.monotonic()
-        return partial(self._lives.beat, ours=ours, now=now, elapsed=elapsed)
+
+        def beat(connection: Connection) -> None:  # the time counts from when the lock is there
+            self._lives.beat(connection, ours, now=self._now(), elapsed=time.monotonic())
+
+        return beat
 
     def _prune_if_due(self) -> None:
         if time.monotonic() >= self._prune_at:
