@@ -1,0 +1,189 @@
+"""Postroom puts the parts together, and takes them apart again."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from postroom import events
+from postroom.app import Postroom
+from postroom.brokers.memory import MemoryBroker
+from postroom.consumer import Consumer, Context
+from postroom.errors import SchemaMismatch, SettingsError, StoreError
+from postroom.message import State, message
+from postroom.relay import RelayOptions
+from postroom.route import Route
+from postroom.settings import Settings
+from postroom.store import Query
+from postroom.stores.memory import MemoryStore, MemoryTransaction
+
+OPTIONS = RelayOptions(poll=timedelta(milliseconds=10))
+
+
+@message("shop.order-placed")
+@dataclass
+class OrderPlaced:
+    """An order came in."""
+
+    number: int
+
+
+class Arrival:
+    """Waits for an event of one kind."""
+
+    def __init__(self, kind: type[events.Event]) -> None:
+        self._kind = kind
+        self._seen = asyncio.Event()
+
+    def __call__(self, event: events.Event) -> None:
+        """Take note."""
+        if isinstance(event, self._kind):
+            self._seen.set()
+
+    async def wait(self) -> None:
+        """Return when there was one."""
+        async with asyncio.timeout(5):
+            await self._seen.wait()
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(store="memory:", broker="memory:", relay=OPTIONS)
+
+
+def put(postroom: Postroom, number: int = 1) -> str:
+    store = postroom.store
+    assert isinstance(store, MemoryStore)
+    with store.begin() as transaction:
+        (placed,) = postroom.sync_outbox.put(transaction, OrderPlaced(number))
+    return placed.id
+
+
+async def test_the_parts_come_from_the_settings() -> None:
+    route = Route(name="orders", types=("shop.*",))
+
+    postroom = Postroom(Settings(store="memory:", broker="memory:", routes=(route,)))
+
+    assert isinstance(postroom.store, MemoryStore)
+    assert isinstance(postroom.broker, MemoryBroker)
+    assert [each.name for each in postroom.routes] == ["orders", "default"]
+
+
+async def test_ready_made_parts_come_first(settings: Settings) -> None:
+    store, broker = MemoryStore(), MemoryBroker()
+
+    postroom = Postroom(settings, store=store, broker=broker)
+
+    assert postroom.store is store
+    assert postroom.broker is broker
+
+
+def test_from_settings_reads_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "shop.toml"
+    path.write_text('store = "memory:"\nbroker = "memory:"\n[relay]\nbatch = 7')
+
+    assert Postroom.from_settings(path).settings.relay.batch == 7
+
+
+def test_a_wrong_address_is_refused_before_anything_is_opened() -> None:
+    with pytest.raises(SettingsError):
+        Postroom(Settings(store="nothing:"))
+
+
+async def test_a_message_goes_all_the_way(settings: Settings) -> None:
+    """Put, relayed in the background of a program, and handled once."""
+    handled, stop = Arrival(events.Acknowledged), asyncio.Event()
+    seen: list[int] = []
+    async with Postroom(settings) as postroom:
+        store = postroom.store
+        assert isinstance(store, MemoryStore)
+        consumer = Consumer("shipping", begin=store.begin, store=store, observers=[handled])
+
+        @consumer.on(OrderPlaced)
+        def ship(order: OrderPlaced, context: Context[MemoryTransaction]) -> None:
+            assert context.attempt == 1
+            seen.append(order.number)
+
+        async with postroom.running_relay() as relay, asyncio.TaskGroup() as group:
+            group.create_task(postroom.run_consumer(consumer, stop))
+            put(postroom, 7)
+            relay.wake()
+            await handled.wait()
+            stop.set()
+
+        assert not (await postroom.desk.stats()).relays
+    assert seen == [7]
+
+
+async def test_the_relay_has_the_options_and_observers_of_the_whole(settings: Settings) -> None:
+    sent = Arrival(events.Sent)
+    stop = asyncio.Event()
+    async with Postroom(settings, observers=[sent]) as postroom:
+        message_id = put(postroom)
+        running = asyncio.create_task(postroom.run_relay(stop))
+        await sent.wait()
+        stop.set()
+        await running
+
+        (entry,) = await postroom.desk.find(Query(ids=(message_id,)))
+        assert entry.state is State.SENT
+
+
+async def test_a_relay_may_have_a_name(settings: Settings) -> None:
+    async with Postroom(settings) as postroom:
+        assert postroom.relay(name="relay-1").name == "relay-1"
+        assert postroom.relay().name != postroom.relay().name
+
+
+async def within(postroom: Postroom, error: Exception | None = None) -> None:
+    """Be a program with a relay inside, and fail if told to."""
+    async with postroom, postroom.running_relay():
+        await asyncio.sleep(0)
+        if error is not None:
+            raise error
+
+
+async def test_an_error_in_the_block_stops_the_relay_and_is_raised_as_it_is(
+    settings: Settings,
+) -> None:
+    stopped = Arrival(events.RelayStopped)
+
+    with pytest.raises(ZeroDivisionError):
+        await within(Postroom(settings, observers=[stopped]), ZeroDivisionError())
+
+    await stopped.wait()
+
+
+async def test_a_relay_that_cannot_work_says_so_at_the_end_of_the_block(tmp_path: Path) -> None:
+    settings = Settings(store=f"sqlite:///{tmp_path}/none.db", broker="memory:")
+
+    with pytest.raises(SchemaMismatch, match="postroom init"):
+        await within(Postroom(settings))
+
+
+async def test_the_end_closes_both(tmp_path: Path) -> None:
+    settings = Settings(
+        store=f"sqlite:///{tmp_path}/shop.db", broker=f"sqlite:///{tmp_path}/broker.db"
+    )
+    async with Postroom(settings) as postroom:
+        await postroom.store.migrate()
+        assert (await postroom.desk.stats()).schema_version == 1
+
+    with pytest.raises(StoreError, match="not open"):
+        await postroom.desk.stats()
+
+
+async def test_what_people_do_is_written_down_under_their_name(settings: Settings) -> None:
+    async with Postroom(settings, actor="ann") as postroom:
+        store = postroom.store
+        assert isinstance(store, MemoryStore)
+        with store.begin() as transaction:
+            later = datetime.now(UTC) + timedelta(days=1)
+            postroom.sync_outbox.put(transaction, OrderPlaced(1), deliver_at=later)
+
+        await postroom.desk.discard(Query(states=(State.SCHEDULED,)))
+
+        (record,) = await postroom.desk.audit()
+        assert (record.actor, record.action, record.count) == ("ann", "discard", 1)
