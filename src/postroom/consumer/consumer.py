@@ -123,6 +123,10 @@ class Consumer:
 
         return register
 
+    def observe(self, *observers: Observer) -> None:
+        """Give events to these observers too; call it before `run`."""
+        self._observers = Observers([self._observers.emit, *observers])
+
     async def step(self, delivery: Delivery) -> Result:
         """Handle one delivery to its end, and tell the broker."""
         return (await self._handle(delivery))[0]
