@@ -94,7 +94,7 @@ class File:
                 if needs_reconnect(error):
                     thread.drop()
                     self._seen = None
-                raise self._explained(error, unit) from error
+                raise self._explained(error, unit if checked else None) from error
 
         return await thread.run(guarded)
 
@@ -172,9 +172,9 @@ class File:
             raise translate(error, self._path, self._busy) from error
         return connection
 
-    def _explained(self, error: sqlite3.Error, unit: Work) -> StoreError:
+    def _explained(self, error: sqlite3.Error, unit: Work | None) -> StoreError:
         """Return what to raise; a plain SQL error is mostly a table that is not there."""
-        if code_of(error) == sqlite3.SQLITE_ERROR:
+        if unit is not None and code_of(error) == sqlite3.SQLITE_ERROR:
             self._checked = False
             try:
                 self._check(unit)

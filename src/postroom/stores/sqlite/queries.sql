@@ -168,9 +168,6 @@ update sqlite_sequence set seq = seq + :count where name = 'postroom_outbox';
 -- name: last-place
 select seq from sqlite_sequence where name = 'postroom_outbox';
 
--- name: data-version
-pragma data_version;
-
 -- name: count-rows
 select route, 'ready', count(*), min(created_at)
 from postroom_outbox where state = 'ready' group by route
