@@ -60,6 +60,8 @@ def run_console(text: str, folder: Path) -> None:
         assert matches(shown, run.stdout), f"{command}\n{run.stdout}{run.stderr}"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_tutorial(tmp_path: Path) -> None:
     """A person who types the tutorial gets what it shows."""
     for block in blocks("docs/tutorial.md"):
