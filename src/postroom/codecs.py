@@ -279,9 +279,13 @@ def _json(event: object, cls: Any) -> bytes:
 
 
 def _same(event: object, back: object) -> bool:
-    if type(event).__eq__ is object.__eq__:
-        return bool(msgspec.to_builtins(event) == msgspec.to_builtins(back))
-    return bool(event == back)
+    config = getattr(event, "__struct_config__", None)
+    if type(event).__eq__ is object.__eq__ or (config is not None and not config.eq):
+        event, back = msgspec.to_builtins(event), msgspec.to_builtins(back)
+    try:
+        return bool(event == back)
+    except (ArithmeticError, TypeError, ValueError):  # a signaling NaN cannot even be compared
+        return False
 
 
 def _refuse_naive(event: object) -> None:
@@ -311,7 +315,8 @@ def _cause(event: object, error: Exception | None) -> str:
 
 
 def _wrong(value: object) -> str | None:
-    if isinstance(value, float | Decimal) and not math.isfinite(value):
+    lost = isinstance(value, float) and not math.isfinite(value)
+    if lost or (isinstance(value, Decimal) and not value.is_finite()):
         return f"is {value}, which does not come back unchanged; use None or text"
     if isinstance(value, str):
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         await store.migrate()
         await store.close()
 
-    asyncio.run(prepare())
+    # In a thread, because the tests' own event loop lives in this one.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(asyncio.run, prepare()).result()
     with sqlite3.connect(path) as connection:
         connection.execute(TABLE)
     connection.close()

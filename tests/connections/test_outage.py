@@ -1,6 +1,7 @@
 """An outage of the caller's database is told from a fault of the handler, with real databases."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,10 +116,14 @@ def test_missing_with_sqlite3(tmp_path: Path) -> None:
 
 async def test_missing_with_aiosqlite(tmp_path: Path) -> None:
     begin = aiosqlite_transactions(tmp_path / "no" / "shop.db")
+    threads = set(threading.enumerate())
 
     with pytest.raises(aiosqlite.OperationalError) as caught:
         async with begin():
             pytest.fail("began without a file")
+    # A connection that fails leaves its thread to end by itself, while there is a loop to tell.
+    for thread in set(threading.enumerate()) - threads:
+        thread.join()
     assert outage(caught.value) == NOT_OPENED
 
 
