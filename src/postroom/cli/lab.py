@@ -5,10 +5,10 @@ import random
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,7 +77,7 @@ def lab_command(
         _writable(path)
     screen = Screen(plan)
     with _folder(keep) as root, screen:
-        report = _run(plan, root, screen)
+        report = _run(plan, root, screen, keep=keep is not None)
     screen.tell(report)
     if json is not None:
         report.write(json)
@@ -123,19 +123,20 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _run(plan: Plan, root: Path, screen: Screen) -> Report:
+def _run(plan: Plan, root: Path, screen: Screen, *, keep: bool) -> Report:
     stopped: list[int] = []
     try:
-        return asyncio.run(_stoppable(plan, root, screen, stopped))
+        work = runner.run(plan, root, screen.note, keep=keep)
+        return asyncio.run(_stoppable(work, stopped))
     except asyncio.CancelledError:
         raise typer.Exit(128 + stopped[0]) from None
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None
 
 
-async def _stoppable(plan: Plan, root: Path, screen: Screen, stopped: list[int]) -> Report:
+async def _stoppable(run: Coroutine[Any, Any, Report], stopped: list[int]) -> Report:
     """Run the lab; SIGTERM and SIGINT end it, with all its processes."""
-    work = asyncio.create_task(runner.run(plan, root, screen.note))
+    work = asyncio.create_task(run)
 
     def stop(number: int) -> None:
         stopped.append(number)

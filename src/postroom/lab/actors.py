@@ -1,9 +1,8 @@
-"""The processes of the lab: `python -m postroom.lab.actors BRIEF`."""
+"""The parts that the lab's processes play."""
 
 import asyncio
 import signal
 import sqlite3
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
@@ -16,7 +15,7 @@ from postroom.lab import careless, plants, shop
 from postroom.lab.brief import Brief
 from postroom.lab.faults import FaultyBroker
 from postroom.lab.journal import Journal
-from postroom.lab.kill import Trap, end_with_supervisor
+from postroom.lab.kill import Trap
 from postroom.lab.naive import naive_consumer, naive_orders
 from postroom.lab.orders import OrderService
 from postroom.relay import Relay, RelayOptions
@@ -177,14 +176,9 @@ ROLES: Mapping[str, Callable[[Brief, Journal, Trap], None]] = {
 }
 
 
-def main() -> None:
-    """Play the part that the command line names."""
-    end_with_supervisor()
-    brief = Brief.from_json(sys.argv[1])
+def play(text: str) -> None:
+    """Play the part that a brief describes, to its end."""
+    brief = Brief.from_json(text)
     journal = Journal(brief.places.journals / f"{brief.name}.jsonl")
     journal.write("started", role=brief.role)
     ROLES[brief.role](brief, journal, Trap(brief.point))
-
-
-if __name__ == "__main__":
-    main()

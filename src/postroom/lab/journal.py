@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from postroom import events
@@ -43,11 +43,24 @@ def _fields(event: events.Event) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def read(path: Path) -> list[Record]:
-    """Return what the process said so far; a line cut off by a kill is left out."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return []
-    lines = text.split("\n")[:-1]
-    return [json.loads(line) for line in lines if line]
+class Tail:
+    """Reads a process's journal from outside, as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin at the beginning; the file need not be there yet."""
+        self._path = path
+        self._read = 0
+        self._records: list[Record] = []
+
+    def records(self) -> Sequence[Record]:
+        """Return what the process said so far; a line that is not whole yet is left out."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                fresh = file.read()
+        except FileNotFoundError:
+            return []
+        whole = fresh[: fresh.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self._records += [json.loads(line) for line in whole.splitlines()]
+        return self._records

@@ -1,15 +1,10 @@
-"""How a process of the lab ends: by its own hand at an exact point, or with its supervisor."""
+"""How a process of the lab ends by its own hand, at an exact point."""
 
-import ctypes
 import os
 import signal
-import sys
-import threading
 from dataclasses import dataclass
 
 from postroom.events import Event
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +53,3 @@ def _messages(event: Event) -> tuple[str, ...]:
     if single is not None:
         return (single.id,)
     return tuple(entry.message.id for entry in entries)
-
-
-def end_with_supervisor() -> None:
-    """Let this process end when its supervisor does, however that ends.
-
-    The supervisor holds the other end of standard input and never writes. A frozen process
-    cannot read that it closed: there the kernel is asked to kill it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_watch, daemon=True).start()
-
-
-def _watch() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(1)

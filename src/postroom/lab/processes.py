@@ -1,24 +1,26 @@
 """The lab's processes, seen from their supervisor."""
 
+import asyncio
+import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from postroom.lab import journal
 from postroom.lab.brief import Brief
-from postroom.lab.journal import Record
+from postroom.lab.journal import Record, Tail
 from postroom.lab.marks import Marks
+from postroom.lab.nursery import Nursery
 
-_ACTORS = "postroom.lab.actors"
+_GLANCE = 0.02
 
 
 class Actor:
     """One process of the shop; it may be started again after its end."""
 
-    def __init__(self, brief: Brief, marks: Marks) -> None:
+    def __init__(self, brief: Brief, nursery: Nursery, marks: Marks) -> None:
         """Prepare the process; `start` starts it."""
         self.brief = brief
         self.kills = 0
@@ -29,8 +31,9 @@ class Actor:
         self.accidents: list[str] = []
         """Ends that nobody asked for, in words."""
         self._marks = marks
-        self._process: subprocess.Popen[bytes] | None = None
-        self._journal = brief.places.journals / f"{brief.name}.jsonl"
+        self._nursery = nursery
+        self._pid: int | None = None
+        self._journal = Tail(brief.places.journals / f"{brief.name}.jsonl")
         self._errors = brief.places.journals / f"{brief.name}.err"
 
     @property
@@ -41,21 +44,14 @@ class Actor:
     @property
     def running(self) -> bool:
         """Whether the process is there, frozen or not."""
-        return self._process is not None and self.exit_code is None
+        return self._pid is not None and self.exit_code is None
 
     def start(self, **changes: object) -> None:
         """Start the process, with changes to its brief."""
         self.brief = self.brief.but(**changes)
         self.exit_code = None
         self.frozen = False
-        with self._errors.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", _ACTORS, self.brief.to_json()],
-                stdin=subprocess.PIPE,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-            )
+        self._pid = self._nursery.start(self.brief.to_json(), self._errors)
         self._marks.begin(self.name, "alive")
 
     def kill(self) -> None:
@@ -76,15 +72,13 @@ class Actor:
 
     def look(self, *, tidying: bool = False) -> None:
         """Notice what became of it: its end, or that it is frozen."""
-        if self._process is None or self.exit_code is not None:
+        if self._pid is None or self.exit_code is not None:
             return
-        code = self._process.poll()
+        code = self._nursery.exit_code(self._pid)
         if code is None:
-            self._look_at_state()
+            self._look_at_state(self._pid)
             return
         self.exit_code = code
-        if self._process.stdin is not None:
-            self._process.stdin.close()
         self._marks.end(self.name, "frozen")
         self._marks.end(self.name, "alive")
         if tidying:
@@ -97,13 +91,11 @@ class Actor:
 
     def said(self, event: str = "") -> Sequence[Record]:
         """Return what it wrote into its journal, in all its lives."""
-        lines = journal.read(self._journal)
-        return [line for line in lines if not event or line["event"] == event]
+        return [line for line in self._journal.records() if not event or line["event"] == event]
 
     def said_now(self, event: str) -> Sequence[Record]:
         """Return what it wrote into its journal in its present life."""
-        pid = self._process.pid if self._process else None
-        return [line for line in self.said(event) if line["pid"] == pid]
+        return [line for line in self.said(event) if line["pid"] == self._pid]
 
     def complaint(self) -> str:
         """Return the last line that it wrote to its standard error."""
@@ -116,13 +108,13 @@ class Actor:
 
     def _send(self, number: int) -> None:
         self.look()
-        if self._process is not None and self.running:
-            self._process.send_signal(number)
+        if self._pid is not None and self.running:
+            # It may have ended since the look; only then is nobody there.
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
-    def _look_at_state(self) -> None:
-        if self._process is None:
-            return
-        stopped = _is_stopped(self._process.pid)
+    def _look_at_state(self, pid: int) -> None:
+        stopped = _is_stopped(pid)
         if stopped and not self.frozen:
             self._marks.begin(self.name, "frozen")
         elif self.frozen and not stopped:
@@ -148,20 +140,27 @@ def _is_stopped_elsewhere(pid: int) -> bool:
     return state.stdout.strip().startswith("T")
 
 
-def end_all(actors: Sequence[Actor], *, patience: float = 3) -> None:
-    """End every process that still runs: asked first, killed after `patience` seconds."""
+async def end(actors: Sequence[Actor], *, patience: float = 3) -> None:
+    """Ask every process to end, and wait for it, but no longer than `patience` seconds."""
     for actor in actors:
+        actor.look(tidying=True)
         actor.thaw()
         actor.terminate()
-    end = time.monotonic() + patience
-    while any(actor.running for actor in actors) and time.monotonic() < end:
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
         for actor in actors:
             actor.look(tidying=True)
-        time.sleep(0.01)
+        if not any(actor.running for actor in actors):
+            return
+        await asyncio.sleep(_GLANCE)
+
+
+def kill(actors: Sequence[Actor], *, patience: float = 3) -> None:
+    """End every process that still runs, at once."""
     for actor in actors:
         actor.kill()
-    end = time.monotonic() + patience
-    while any(actor.running for actor in actors) and time.monotonic() < end:
+    until = time.monotonic() + patience
+    while any(actor.running for actor in actors) and time.monotonic() < until:
+        time.sleep(_GLANCE)
         for actor in actors:
             actor.look(tidying=True)
-        time.sleep(0.01)

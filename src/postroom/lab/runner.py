@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroom.lab import books, ledger
+from postroom.lab.nursery import Nursery
 from postroom.lab.report import Report, Result
 from postroom.lab.scenario import Scenario
 from postroom.lab.scenarios import SCENARIOS
@@ -62,24 +63,73 @@ def names() -> Sequence[tuple[str, str]]:
     ]
 
 
-async def run(plan: Plan, root: Path, progress: Progress) -> Report:
-    """Run what the plan says, in folders below `root`."""
-    places = asyncio.Semaphore(TOGETHER)
+async def run(plan: Plan, root: Path, progress: Progress, *, keep: bool = False) -> Report:
+    """Run what the plan says, in folders below `root`, which goes away unless it is kept."""
+    with Nursery(tidy=None if keep else root) as nursery:
+        return await _Run(plan, root, nursery, progress).all()
 
-    async def one(scenario: Scenario) -> Result:
-        async with places:
-            return await _play(scenario, plan, root, progress)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(scenario)) for scenario in plan.chosen()]
-    results = [task.result() for task in tasks]
-    if plan.includes(STORM):
-        storm = _storm(plan.seconds, plan.seed)
-        results.append(await _play(storm, plan, root, progress))
-    naive = None
-    if plan.includes(NAIVE):
-        naive = await _play(_naive(plan.seconds, plan.seed), plan, root, progress)
-    return Report(seed=plan.seed, plant=plan.plant, scenarios=results, naive=naive)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    plan: Plan
+    root: Path
+    nursery: Nursery
+    progress: Progress
+
+    async def all(self) -> Report:
+        plan = self.plan
+        results = await self._together(plan.chosen())
+        if plan.includes(STORM):
+            results.append(await self._play(_storm(plan.seconds, plan.seed)))
+        naive = None
+        if plan.includes(NAIVE):
+            naive = await self._play(_naive(plan.seconds, plan.seed))
+        return Report(seed=plan.seed, plant=plan.plant, scenarios=results, naive=naive)
+
+    async def _together(self, scenarios: Sequence[Scenario]) -> list[Result]:
+        places = asyncio.Semaphore(TOGETHER)
+
+        async def one(scenario: Scenario) -> Result:
+            async with places:
+                return await self._play(scenario)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(scenario)) for scenario in scenarios]
+        return [task.result() for task in tasks]
+
+    async def _play(self, scenario: Scenario) -> Result:
+        self.progress(Started(scenario.name))
+        began = time.monotonic()
+        stage = Stage(
+            self.root / scenario.name,
+            self.nursery,
+            seed=self.plan.seed,
+            plant=self.plan.plant,
+            customers=scenario.customers,
+        )
+        try:
+            await stage.open()
+            try:
+                await scenario.play(stage)
+            except Unmet as unmet:
+                stage.check(f"waited in vain: {unmet}", held=False)
+            recovery = await _recover(scenario, stage)
+            stage.look_for_accidents()
+            verdict = ledger.judge(books.read(stage.places, stage.excused))
+        finally:
+            await stage.close()
+        result = Result(
+            name=scenario.name,
+            summary=scenario.summary,
+            verdict=verdict,
+            kills=stage.kills,
+            recovery_seconds=recovery,
+            seconds=time.monotonic() - began,
+            checks=stage.checks,
+            marks=stage.marks,
+        )
+        self.progress(result)
+        return result
 
 
 def _storm(seconds: float, seed: int) -> Scenario:
@@ -98,36 +148,6 @@ def _naive(seconds: float, seed: int) -> Scenario:
         play=Storm(seconds, seed, naive=True).play,
         customers=20,
     )
-
-
-async def _play(scenario: Scenario, plan: Plan, root: Path, progress: Progress) -> Result:
-    progress(Started(scenario.name))
-    began = time.monotonic()
-    stage = Stage(root / scenario.name, seed=plan.seed, plant=plan.plant)
-    stage.customers = scenario.customers
-    try:
-        await stage.open()
-        try:
-            await scenario.play(stage)
-        except Unmet as unmet:
-            stage.check(f"waited in vain: {unmet}", held=False)
-        recovery = await _recover(scenario, stage)
-        stage.look_for_accidents()
-        verdict = ledger.judge(books.read(stage.places, stage.excused))
-    finally:
-        await stage.close()
-    result = Result(
-        name=scenario.name,
-        summary=scenario.summary,
-        verdict=verdict,
-        kills=stage.kills,
-        recovery_seconds=recovery,
-        seconds=time.monotonic() - began,
-        checks=stage.checks,
-        marks=stage.marks,
-    )
-    progress(result)
-    return result
 
 
 async def _recover(scenario: Scenario, stage: Stage) -> float:

@@ -13,8 +13,9 @@ from postroom.lab import books, shop
 from postroom.lab.brief import Brief
 from postroom.lab.faults import Faults
 from postroom.lab.marks import Marks
+from postroom.lab.nursery import Nursery
 from postroom.lab.places import CONSUMERS, Places
-from postroom.lab.processes import Actor, end_all
+from postroom.lab.processes import Actor, end, kill
 from postroom.message import State
 from postroom.outbox import SyncOutbox
 from postroom.stores.sqlite import SqliteStore
@@ -36,7 +37,9 @@ class Unmet(Exception):
 class Stage:
     """What a scenario acts on."""
 
-    def __init__(self, root: Path, *, seed: int = 0, plant: str = "") -> None:
+    def __init__(
+        self, root: Path, nursery: Nursery, *, seed: int = 0, plant: str = "", customers: int = 10
+    ) -> None:
         """Set a shop up in that folder."""
         self.places = Places(root)
         self.seed = seed
@@ -49,7 +52,8 @@ class Stage:
         """Ids that lost their place in the order: dead under `continue`, then replayed."""
         self.restarts = False
         """Whether a process that was killed is started again at once."""
-        self.customers = 10
+        self.customers = customers
+        self._nursery = nursery
         self.healed_at: float | None = None
         """When the last fault was over."""
         self._quiet_at: float | None = None
@@ -67,8 +71,12 @@ class Stage:
         if self._tending is not None:
             self._tending.cancel()
             await asyncio.gather(self._tending, return_exceptions=True)
-        end_all(list(self.actors.values()))
-        self.marks.close()
+        actors = list(self.actors.values())
+        try:
+            await end(actors)
+        finally:
+            kill(actors)
+            self.marks.close()
 
     # Processes
 
@@ -84,7 +92,7 @@ class Stage:
             customers=self.customers,
             lease=LEASE,
         )
-        actor = Actor(brief.but(**fields), self.marks)
+        actor = Actor(brief.but(**fields), self._nursery, self.marks)
         self.actors[actor.name] = actor
         actor.start()
         return actor
@@ -164,9 +172,18 @@ class Stage:
             actor.thaw()
             if actor.brief.role == "locker":
                 actor.terminate()
+        await self._close_the_shop()
         self._start_missing("relay", relays)
         self._start_missing_consumers(consumers)
         await self.ready(*(a for a in self.actors.values() if a.running))
+
+    async def _close_the_shop(self) -> None:
+        """Let the order services write what they were told to, and take no more orders."""
+        services = self.actors_of("orders")
+        for service in services:
+            if not service.brief.orders:
+                service.terminate()
+        await self.ended(*services)
 
     def _start_missing(self, role: str, count: int) -> None:
         running = [a for a in self.actors.values() if a.brief.role == role and a.running]

@@ -67,7 +67,7 @@ async def frozen_relay(stage: Stage) -> None:
     )
     stage.check("its late writes were refused", bool(first.said("SettleRefused")))
     stage.check("the relay lives on", first.running)
-    stage.start("orders", orders=20)
+    await stage.ended(stage.start("orders", orders=20))
 
 
 async def late_verdict(stage: Stage) -> None:
