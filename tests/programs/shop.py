@@ -61,16 +61,19 @@ class Shop:
         self.path = path
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("POSTROOM_")}
 
-    def cli(self, *args: str, stdin: str | None = None, **environ: str) -> Ended:
+    def cli(self, *args: str, **environ: str) -> Ended:
         """Run a command in this process."""
-        result = CliRunner().invoke(app, args, input=stdin, env=environ)
+        result = CliRunner().invoke(app, args, env=environ)
         return Ended(result.exit_code, result.stdout, result.stderr)
 
-    def process(self, *args: str, **environ: str) -> "subprocess.Popen[str]":
+    def process(
+        self, *args: str, stdin: int | None = None, **environ: str
+    ) -> "subprocess.Popen[str]":
         """Start a command as a process of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "postroom.cli.main", *args],
             cwd=self.path,
+            stdin=stdin,
             env={**self.environ, **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,11 +1,14 @@
 """`relay` and `consume`: in this process where they end by themselves, else as real processes."""
 
 import json
+import os
+import pty
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from textwrap import dedent
 
@@ -264,6 +267,33 @@ def test_a_consumer_without_handlers_ends_with_2(shipping: Shop) -> None:
 
     assert code == 2
     assert "has no handlers" in err
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 5), ("", 5), ("\x04", 5)])
+def test_a_person_at_a_terminal_is_asked(shop: Shop, answer: str, code: int) -> None:
+    shop.dead(2)
+    master, slave = pty.openpty()
+    process = shop.process("dead", "discard", stdin=slave)
+    os.write(master, f"{answer}\n".encode())
+
+    out, err = process.communicate(timeout=30)
+
+    os.close(master)
+    os.close(slave)
+    assert "Delete 2 dead messages for good? [y/N]" in err
+    assert process.returncode == code
+    assert ("2 dead messages are deleted" in out) == (code == 0)
+
+
+def test_a_watch_goes_on_until_it_is_stopped(shop: Shop) -> None:
+    process = shop.process("status", "--watch", "0.1")
+    assert process.stdout is not None
+    seen = [line for line in islice(process.stdout, 12) if "the outbox is empty" in line]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+
+    assert process.returncode == 0, err
+    assert len(seen) > 1
 
 
 def test_the_working_directory_of_a_caller_is_not_needed(shop: Shop, tmp_path: Path) -> None:

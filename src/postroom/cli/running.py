@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -180,11 +181,9 @@ async def _stopping(runs: Runs, stop: asyncio.Event) -> None:
 
 async def _wait_until(empty: Empty, stop: asyncio.Event) -> None:
     while not stop.is_set() and not await empty():
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK):
                 await stop.wait()
-        except TimeoutError:
-            continue
 
 
 def _outbox_empty(postroom: Postroom) -> Empty:

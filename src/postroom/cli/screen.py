@@ -104,7 +104,11 @@ def confirm(question: str, *, yes: bool) -> None:
             f"nothing was changed: {question} There is no terminal to ask at",
             cure="add --yes to do it, or --dry-run to see what it would do",
         )
-    if not typer.confirm(question, err=True):
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        agreed = False
+    if not agreed:
         raise CommandFailed(Exit.NOT_CONFIRMED, "nothing was changed")
 
 

@@ -1,16 +1,19 @@
 """`status` and `show`: look, without changing anything."""
 
 import asyncio
+from contextlib import suppress
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 from rich.live import Live
 
+from postroom.app import Postroom
 from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.overview import as_document, as_screen, overview
 from postroom.cli.screen import document, entry_document, out, show_entry
 from postroom.cli.selection import older_than
-from postroom.cli.start import Json, examples, fail_if, opened, run
+from postroom.cli.start import Json, examples, fail_if, opened, run, stopped_by_signals
 from postroom.store import Query
 
 app = typer.Typer()
@@ -46,24 +49,38 @@ def status(
 
     async def work() -> tuple[bool, bool]:
         async with opened(context) as postroom:
+            if watch:
+                await _watch(postroom, limit, watch)
+                return False, False
             seen = await overview(postroom)
             problems = seen.problems(limit)
             if as_json:
                 document(as_document(seen, problems))
-            elif not watch:
-                out().print(as_screen(seen, problems))
             else:
-                with Live(as_screen(seen, problems), console=out(), auto_refresh=False) as live:
-                    while True:
-                        await asyncio.sleep(watch)
-                        seen = await overview(postroom)
-                        live.update(as_screen(seen, seen.problems(limit)), refresh=True)
+                out().print(as_screen(seen, problems))
             return bool(problems), seen.broker_error is not None
 
     problems, away = run(work())
     fail_if(check and problems)
     if away:
         raise typer.Exit(int(Exit.UNREACHABLE))
+
+
+async def _watch(postroom: Postroom, limit: timedelta, seconds: float) -> None:
+    """Show the state again and again, until SIGTERM or Ctrl-C."""
+    stop = asyncio.Event()
+    console = out()
+    with stopped_by_signals(stop), Live(console=console, auto_refresh=False) as live:
+        while not stop.is_set():
+            seen = await overview(postroom)
+            screen = as_screen(seen, seen.problems(limit))
+            if console.is_terminal:
+                live.update(screen, refresh=True)
+            else:
+                console.print(screen)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await stop.wait()
 
 
 @app.command(
