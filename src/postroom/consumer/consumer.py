@@ -100,6 +100,7 @@ class Consumer:
         self._handlers = Handlers()
         self._applying: Applying | None = None
         self._counted: dict[str, int] = {}
+        self._trouble: _Trouble | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -162,7 +163,7 @@ class Consumer:
 
     async def _subscribed(self, broker: Subscriber, stop: asyncio.Event) -> tuple[str | None, bool]:
         """Consume until told to stop or something is away; return why, and if any was done."""
-        trouble: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        trouble = self._trouble = _Trouble()
         worked = False
 
         async def work(delivery: Delivery) -> bool:
@@ -170,15 +171,14 @@ class Consumer:
             try:
                 result, reason = await self._handle(delivery)
             except BaseException as error:
-                if not trouble.done() and not isinstance(error, asyncio.CancelledError):
-                    trouble.set_exception(error)
+                trouble.fail(error)
                 raise
-            if result is Result.RETURNED and not trouble.done():
-                trouble.set_result(reason)
+            if result is Result.RETURNED:
+                trouble.leave(reason)
             worked = worked or result is not Result.RETURNED
             return result in (Result.DONE, Result.DUPLICATE, Result.DEAD)
 
-        keyed = KeyedWork(work, concurrency=self._concurrency)
+        keyed = KeyedWork(work, concurrency=self._concurrency, untold=trouble.leave)
 
         async def receive() -> None:
             subscription = broker.subscribe(self.topics, group=self.name, prefetch=self._prefetch)
@@ -193,13 +193,15 @@ class Consumer:
         receiving = asyncio.ensure_future(receive())
         stopping = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait((receiving, stopping, trouble), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (receiving, stopping, trouble.told), return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             stopping.cancel()
             receiving.cancel()
             await asyncio.wait((receiving,))
-        if trouble.done():
-            return trouble.result(), worked
+        if trouble.told.done():
+            return trouble.told.result(), worked
         if not receiving.cancelled() and (error := receiving.exception()) is not None:
             if not isinstance(error, BrokerUnavailable):
                 raise error
@@ -261,11 +263,7 @@ class Consumer:
         try:
             await delivery.ack()
         except (DeliveryLost, BrokerUnavailable) as error:
-            self._observers.emit(
-                events.AcknowledgeFailed(
-                    consumer=self.name, message=delivery.message, error=error.reason
-                )
-            )
+            self._not_told(delivery, error)
         else:
             self._observers.emit(events.Acknowledged(consumer=self.name, message=delivery.message))
 
@@ -325,6 +323,9 @@ class Consumer:
             self._not_told(delivery, error)
 
     def _not_told(self, delivery: Delivery, error: PostroomError) -> None:
+        if isinstance(error, BrokerUnavailable) and self._trouble is not None:
+            # The broker believes it in our hands, and its key waits, until we leave.
+            self._trouble.leave(error.reason)
         self._observers.emit(
             events.AcknowledgeFailed(
                 consumer=self.name, message=delivery.message, error=error.reason
@@ -366,6 +367,23 @@ class Consumer:
             observers=self._observers,
             threads=self._concurrency,
         )
+
+
+class _Trouble:
+    """Why a subscription must be left; the first reason counts."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def leave(self, reason: str) -> None:
+        """Have it left, for something that passes."""
+        if not self.told.done():
+            self.told.set_result(reason)
+
+    def fail(self, error: BaseException) -> None:
+        """Have it left, for something that no waiting cures."""
+        if not self.told.done() and not isinstance(error, asyncio.CancelledError):
+            self.told.set_exception(error)
 
 
 def _reason(error: Exception) -> str:

@@ -12,9 +12,19 @@ from postroom.errors import BrokerUnavailable, DeliveryLost
 class KeyedWork:
     """Works on deliveries side by side; those of one key wait for each other, in order."""
 
-    def __init__(self, work: Callable[[Delivery], Awaitable[bool]], *, concurrency: int) -> None:
-        """Give each delivery to `work`, which returns whether its key may go on."""
+    def __init__(
+        self,
+        work: Callable[[Delivery], Awaitable[bool]],
+        *,
+        concurrency: int,
+        untold: Callable[[str], None],
+    ) -> None:
+        """Give each delivery to `work`, which returns whether its key may go on.
+
+        `untold` is called, with the reason, where the broker could not be told of a release.
+        """
         self._work = work
+        self._untold = untold
         self._room = asyncio.Semaphore(concurrency)
         self._queues: dict[str, deque[Delivery]] = {}
         self._tasks: set[asyncio.Task[object]] = set()
@@ -61,12 +71,12 @@ class KeyedWork:
             del self._queues[key]
         # The head comes again later: what was taken after it must not overtake it.
         for delivery in () if self._stopping else tuple(queue):
-            await _give_back(delivery)
+            await self._give_back(delivery)
 
-
-async def _give_back(delivery: Delivery) -> None:
-    try:
-        await delivery.release()
-    except (DeliveryLost, BrokerUnavailable):
-        # Then the broker has it already, or gives it out again when its lease is over.
-        return
+    async def _give_back(self, delivery: Delivery) -> None:
+        try:
+            await delivery.release()
+        except DeliveryLost:
+            return  # the broker has it already
+        except BrokerUnavailable as error:
+            self._untold(error.reason)
