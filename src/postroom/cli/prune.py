@@ -41,15 +41,7 @@ def prune(
     Without an age both go by the retention of the settings. What was not sent is never touched.
     A copy of a message whose id is forgotten takes effect again.
     """
-    retention = common(context).settings().retention
-    sent_age, inbox_age = _ages(sent, inbox, retention)
-    if inbox_age is not None and inbox_age < (sent_age or retention.sent) and not force:
-        raise CommandFailed(
-            Exit.USAGE,
-            f"--inbox-older-than {span(inbox_age)} forgets ids of sent messages that are kept for "
-            f"{span(sent_age or retention.sent)}: replayed, they would take effect twice",
-            cure="give a longer time, or --force",
-        )
+    sent_age, inbox_age = _ages(sent, inbox, common(context).settings().retention, force=force)
     now = datetime.now(UTC)
 
     async def work() -> tuple[int, int]:
@@ -60,25 +52,30 @@ def prune(
                 dry_run=dry_run,
             )
 
-    sent_count, inbox_count = run(work())
+    counts = run(work())
     if as_json:
-        document({"sent": sent_count, "inbox": inbox_count, "dry_run": dry_run})
+        document({"sent": counts[0], "inbox": counts[1], "dry_run": dry_run})
         return
-    for what, count, limit in (
-        ("sent messages", sent_count, sent_age),
-        ("handled ids", inbox_count, inbox_age),
-    ):
+    whats, verb = ("sent messages", "handled ids"), "would be deleted" if dry_run else "deleted"
+    for what, count, limit in zip(whats, counts, (sent_age, inbox_age), strict=True):
         if limit is not None:
-            verb = "would be deleted" if dry_run else "deleted"
             show(f"{count} {what} older than {span(limit)} {verb}")
 
 
 def _ages(
-    sent: str | None, inbox: str | None, retention: Retention
+    sent: str | None, inbox: str | None, retention: Retention, *, force: bool
 ) -> tuple[timedelta | None, timedelta | None]:
+    """Return the ages that are meant; refuse to forget ids of what can still be replayed."""
     if sent is None and inbox is None:
         return retention.sent, retention.inbox
-    return (
-        None if sent is None else older_than(sent, "--sent-older-than"),
-        None if inbox is None else older_than(inbox, "--inbox-older-than"),
-    )
+    sent_age = None if sent is None else older_than(sent, "--sent-older-than")
+    inbox_age = None if inbox is None else older_than(inbox, "--inbox-older-than")
+    kept = sent_age or retention.sent
+    if inbox_age is not None and inbox_age < kept and not force:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--inbox-older-than {span(inbox_age)} forgets ids of sent messages that are kept for "
+            f"{span(kept)}: replayed, they would take effect twice",
+            cure="give a longer time, or --force",
+        )
+    return sent_age, inbox_age
