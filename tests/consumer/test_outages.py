@@ -15,7 +15,7 @@ import pytest
 
 from postroom import events
 from postroom.brokers.sqlite import EmbeddedBroker
-from postroom.errors import BrokerUnavailable
+from postroom.errors import BrokerUnavailable, SchemaMismatch
 from postroom.message import Message
 from tests.consumer.conftest import Billing, OrderPlaced, _message
 
@@ -129,6 +129,18 @@ async def test_a_message_without_an_id_is_never_handled(simple: Billing) -> None
 
     assert result == "dead"
     assert simple.effects() == []
+
+
+async def test_a_database_without_tables_is_said_before_anything_is_taken(billing: Billing) -> None:
+    """Missing tables are nobody's poison: no delivery is spent on them."""
+    with closing(sqlite3.connect(billing.path)) as connection:
+        connection.execute("drop table postroom_inbox")
+    await billing.publish(OrderPlaced("ann", 1))
+
+    with pytest.raises(SchemaMismatch, match="postroom init"):
+        await billing.consumer().run(billing.broker, asyncio.Event())
+
+    assert await billing.broker.queues() == []
 
 
 CHILD = """

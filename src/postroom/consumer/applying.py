@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from postroom.consumer.context import AsyncContext, Context
@@ -13,6 +13,12 @@ from postroom.events import Handled, Handling, Observers
 from postroom.inbox import Inbox
 from postroom.message import Message
 from postroom.outbox import Outbox, SyncOutbox
+
+_PROBE = "postroom-probe"
+
+
+class _Undo(Exception):
+    """Rolls the probe's transaction back."""
 
 
 class Applying(Protocol):
@@ -28,7 +34,7 @@ class Applying(Protocol):
         ...
 
     async def probe(self) -> None:
-        """Begin and end a transaction; raises what the database raises."""
+        """Write an inbox row and roll it back; raises what the database raises."""
         ...
 
     def close(self) -> None:
@@ -66,7 +72,7 @@ class SyncApplying:
         )
 
     async def probe(self) -> None:
-        """Begin and end a transaction in a thread."""
+        """Try in a thread; see Applying."""
         await asyncio.get_running_loop().run_in_executor(self._threads, self._probe)
 
     def close(self) -> None:
@@ -101,8 +107,9 @@ class SyncApplying:
         return transaction
 
     def _probe(self) -> None:
-        with self._transaction():
-            pass
+        with suppress(_Undo), self._transaction() as connection:
+            self._inbox.first(connection, _PROBE)
+            raise _Undo
 
 
 class AsyncApplying:
@@ -144,9 +151,11 @@ class AsyncApplying:
         return True
 
     async def probe(self) -> None:
-        """Begin and end a transaction."""
-        async with self._transaction():
-            pass
+        """Try on the loop; see Applying."""
+        with suppress(_Undo):
+            async with self._transaction() as connection:
+                await self._inbox.first_async(connection, _PROBE)
+                raise _Undo
 
     def close(self) -> None:
         """Nothing to end."""

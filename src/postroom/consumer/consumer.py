@@ -18,6 +18,7 @@ from postroom.errors import (
     BrokerUnavailable,
     DeliveryLost,
     PostroomError,
+    SchemaMismatch,
     SettingsError,
     Undecodable,
     printable,
@@ -228,12 +229,18 @@ class Consumer:
         return failures
 
     async def _probe(self) -> str | None:
+        """Return why the database cannot be used now, or None if it can."""
         try:
             await self._applier().probe()
+        except SettingsError:
+            raise
         except Exception as error:
             reason = outage(error)
             if reason is None:
-                raise
+                raise SchemaMismatch(
+                    f"consumer {self.name} cannot write to its inbox: {_reason(error)}; "
+                    "create the tables with `postroom init` or `await store.migrate()`"
+                ) from error
             return printable(reason)
         return None
 
