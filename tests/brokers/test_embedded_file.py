@@ -125,9 +125,32 @@ async def test_a_file_that_was_replaced_is_not_written_to_any_more(path: Path) -
             assert await drain(box, 1) == ["b"]
 
 
+async def test_a_waiting_consumer_is_told_that_the_file_is_lost(path: Path) -> None:
+    async with (
+        opened(path) as broker,
+        broker.subscribe(["orders"], group="billing", prefetch=1) as box,
+    ):
+        waiting = asyncio.create_task(receive(box))
+        await asyncio.to_thread(_replace, path, b"no database" * 1000)
+
+        with pytest.raises(BrokerUnavailable, match="not a SQLite database"):
+            await waiting
+        with pytest.raises(BrokerUnavailable):
+            await receive(box)
+
+
 def _remove(path: Path) -> None:
     for file in path.parent.glob("broker.db*"):
         file.unlink()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put another file into its place in one step, so that nobody finds none."""
+    other = path.with_name("other")
+    other.write_bytes(content)
+    for file in path.parent.glob("broker.db-*"):
+        file.unlink()
+    other.replace(path)
 
 
 async def test_a_full_disk_is_an_outage(path: Path) -> None:

@@ -125,10 +125,7 @@ class EmbeddedBroker:
 
     async def ping(self) -> None:
         """Raise BrokerUnavailable where the file cannot be written now."""
-        try:
-            await self._change(_write_something)
-        except OutcomeUnknown as unknown:
-            raise BrokerUnavailable(unknown.reason) from unknown
+        await self._change(_write_something)
 
     async def publish(
         self, messages: Sequence[Message], *, timeout: timedelta
@@ -261,7 +258,10 @@ class EmbeddedBroker:
 
     async def _change(self, work: Work[T]) -> T:
         job = self._working().write(work, patience=self._patience, durable=True)
-        return await _wrapped(job)
+        try:
+            return await _wrapped(job)
+        except OutcomeUnknown as unknown:
+            raise BrokerUnavailable(unknown.reason) from unknown
 
     def _working(self) -> Worker:
         if self._closed:

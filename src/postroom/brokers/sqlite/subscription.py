@@ -41,7 +41,7 @@ class Subscription:
         self._next_at: int | None = None
         self._hinted = False
         self._left = False
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def __aiter__(self) -> Self:
         """Return itself."""
@@ -136,7 +136,9 @@ class Subscription:
         if future.cancelled():
             return
         if (failure := future.exception()) is not None:
-            self._failure = _unavailable(failure)
+            if isinstance(failure, OutcomeUnknown):
+                failure = BrokerUnavailable(failure.reason)
+            self._failure = failure
             return
         taken = future.result()
         self._ready.extend(taken.handed)
@@ -153,13 +155,6 @@ class Subscription:
         except TimeoutError:
             self._stale = True
         self._changed.clear()
-
-
-def _unavailable(failure: BaseException) -> Exception:
-    if isinstance(failure, OutcomeUnknown):
-        return BrokerUnavailable(failure.reason)
-    assert isinstance(failure, Exception)  # noqa: S101
-    return failure
 
 
 class EmbeddedDelivery:

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from postroom.brokers.sqlite.file import BrokerFile, LockTimeout
-from postroom.errors import BrokerError, BrokerUnavailable, DeliveryLost
+from postroom.errors import BrokerUnavailable, DeliveryLost
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -142,8 +142,8 @@ class Worker:
             deadline = time.monotonic() + self._interval / 2
             with self._file.transaction(durable=False, deadline=deadline) as connection:
                 work(connection)
-        except BrokerError:
-            return False
+        except Exception:  # noqa: BLE001
+            return False  # tried again soon; the jobs' owners are told what is wrong
         return True
 
     def _perform(self, jobs: Sequence[_Job]) -> None:
