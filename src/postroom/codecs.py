@@ -51,6 +51,11 @@ def encode(event: object, **options: Unpack[PutOptions]) -> Message:
     Raises `InvalidMessage`, which names the field and the cure, for whatever would not come back
     unchanged: NaN, lone surrogates, times without a zone, values that the annotations do not fit.
     """
+    return encode_to(event, options, _undecided)
+
+
+def encode_to(event: object, options: PutOptions, topic_of: Callable[[str], str]) -> Message:
+    """Return the event as a message; where nothing names a topic, that of its type's name."""
     stamp, cls = _described(event, options.get("type"))
     key, version = options.get("key"), options.get("version")
     if key is None and stamp.key is not None:
@@ -63,12 +68,16 @@ def encode(event: object, **options: Unpack[PutOptions]) -> Message:
         key=_key(key),
         version=version,
         headers=_headers(options.get("headers")),
-        topic=options.get("topic") or stamp.topic,
+        topic=options.get("topic") or stamp.topic or topic_of(stamp.name),
         deliver_at=options.get("deliver_at"),
         expires_at=options.get("expires_at"),
     )
     check(message)
     return message
+
+
+def _undecided(_name: str) -> str:
+    return ""
 
 
 def decode(message: Message, cls: type[T]) -> T:

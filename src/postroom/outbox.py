@@ -1,9 +1,11 @@
 """The outbox: messages become rows of the caller's own transaction."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
 from typing import Unpack
 
-from postroom.codecs import PutOptions, check, encode
+from postroom.codecs import PutOptions, check, encode_to
 from postroom.connections import (
     AsyncConnection,
     SyncConnection,
@@ -15,7 +17,7 @@ from postroom.connections import (
 from postroom.errors import InvalidMessage, PutRefused
 from postroom.limits import Limits
 from postroom.message import Message
-from postroom.route import Routes
+from postroom.route import Route, Routes
 from postroom.statement import Statement
 from postroom.store import Addressed, Writer
 
@@ -43,7 +45,8 @@ class SyncOutbox:
         apply to each event that is not a `Message`. Nothing is committed and no connection is
         opened: the messages share the fate of the caller's transaction. All of them are
         written, or none. Raises `NoTransaction`, `InvalidMessage` or `MessageTooLarge`, all of
-        them `PutRefused`, before anything is written.
+        them `PutRefused`, before anything is written. A SQLAlchemy session with `autoflush` is
+        flushed first, as before a query.
         """
         if not events:
             return ()
@@ -88,43 +91,52 @@ class Outbox:
         await require_transaction_async(connection)
 
 
-@dataclass(frozen=True, slots=True)
 class _Packing:
     """Everything of a put that does no I/O."""
 
-    store: Writer
-    routes: Routes
-    limits: Limits
+    def __init__(self, store: Writer, routes: Routes, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+        self._route_of = _by_type(routes)
 
     def pack(
         self, events: tuple[object, ...], options: PutOptions
     ) -> tuple[tuple[Message, ...], Statement]:
         """Return the messages with their topics, and the statement that writes them."""
-        addressed = [self._address(_as_message(event, options)) for event in events]
-        messages = tuple(each.message for each in addressed)
-        self.limits.check(messages)
+        messages = tuple(self._message(event, options) for event in events)
+        self._limits.check(messages)
         if len(messages) > 1 and len({each.id for each in messages}) < len(messages):
             raise InvalidMessage("two messages of one call have the same id; put each once")
-        return messages, self.store.insert(addressed)
+        route_of = self._route_of
+        return messages, self._store.insert(
+            [Addressed(route_of(each.type).name, each) for each in messages]
+        )
 
-    def _address(self, message: Message) -> Addressed:
-        route = self.routes.of(message)
+    def _message(self, event: object, options: PutOptions) -> Message:
+        if not isinstance(event, Message):
+            return encode_to(event, options, self._topic_of)
+        if options:
+            raise InvalidMessage(
+                f"a ready Message says {', '.join(sorted(options))} itself; set it on the Message"
+            )
+        check(event)
+        return event if event.topic else replace(event, topic=self._topic_of(event.type))
+
+    def _topic_of(self, name: str) -> str:
+        return self._route_of(name).topic or name
+
+
+def _by_type(routes: Routes) -> Callable[[str], Route]:
+    """Return the route of a type by its name; remembered, since a process puts few types."""
+
+    @lru_cache(maxsize=1024)
+    def route_of(name: str) -> Route:
+        route = routes.of(Message(type=name, payload=b"", id=""))
         if route is None:
             raise PutRefused(
-                f"no route takes messages of type {message.type}; add the type to a route, or let "
-                "the route `default` take '*'"
+                f"no route takes messages of type {name}; add the type to a route, or let the "
+                "route `default` take '*'"
             )
-        if not message.topic:
-            message = replace(message, topic=route.topic or message.type)
-        return Addressed(route.name, message)
+        return route
 
-
-def _as_message(event: object, options: PutOptions) -> Message:
-    if not isinstance(event, Message):
-        return encode(event, **options)
-    if options:
-        raise InvalidMessage(
-            f"a ready Message says {', '.join(sorted(options))} itself; set it on the Message"
-        )
-    check(event)
-    return event
+    return route_of
