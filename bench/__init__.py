@@ -1,0 +1,1 @@
+"""What Postroom costs, measured on real files and real processes: `python -m bench`."""
