@@ -40,10 +40,10 @@ imports: $(DEV) ## Check who imports whom
 	$(BIN)/lint-imports --no-cache
 
 unit: $(DEV) ## Run the tests that kill no processes, on two cores
-	$(BIN)/pytest -n 2 -m "not crash"
+	$(BIN)/pytest -n 2 -rs -m "not crash"
 
 crash: $(DEV) ## Run the tests that start and kill real processes
-	$(BIN)/pytest -m crash
+	$(BIN)/pytest -rs -m crash
 
 docs: $(DEV) ## Check the pages: links, code blocks, completeness
 	$(BIN)/pytest tests/programs/test_house.py tests/programs/test_docs.py tests/programs/test_examples.py
