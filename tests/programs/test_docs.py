@@ -110,7 +110,13 @@ def test_first_program_of_a_guide(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/guides/testing.md", "docs/guides/deploy.md", "docs/reference/events.md"]
+    "page",
+    [
+        "docs/guides/deploy.md",
+        "docs/guides/drivers.md",
+        "docs/guides/testing.md",
+        "docs/reference/events.md",
+    ],
 )
 def test_every_python_block_is_python(page: str) -> None:
     for block in blocks(page):
