@@ -12,7 +12,7 @@ from postroom.connections.asyncio import (
     aiosqlite_transactions,
 )
 from postroom.connections.dbapi import SqliteConnection, sqlite3_transactions
-from postroom.connections.outages import outage
+from postroom.connections.outages import explain, outage
 from postroom.errors import NoTransaction, PutRefused
 from postroom.statement import Statement
 
@@ -78,7 +78,11 @@ def run(connection: SyncConnection, statement: Statement) -> int:
 
     All rows of a statement are written, or none of them.
     """
-    return _sync(type(connection))[0](connection, statement)
+    try:
+        return _sync(type(connection))[0](connection, statement)
+    except Exception as error:
+        explain(error)
+        raise
 
 
 async def run_async(connection: AsyncConnection, statement: Statement) -> int:
@@ -86,7 +90,11 @@ async def run_async(connection: AsyncConnection, statement: Statement) -> int:
 
     All rows of a statement are written, or none of them.
     """
-    return await _async(type(connection))[0](connection, statement)
+    try:
+        return await _async(type(connection))[0](connection, statement)
+    except Exception as error:
+        explain(error)
+        raise
 
 
 def require_transaction(connection: SyncConnection) -> None:

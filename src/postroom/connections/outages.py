@@ -35,6 +35,16 @@ def outage(error: BaseException) -> str | None:
     return None
 
 
+def explain(error: Exception) -> None:
+    """Add a note to the error of a database that has no tables of Postroom, or older ones."""
+    original = getattr(error, "orig", None) or error
+    if getattr(original, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+        error.add_note(
+            "The tables of Postroom may be missing in this database, or be of another version: "
+            "run `postroom init`, or `await store.migrate()`."
+        )
+
+
 def _reason(error: BaseException) -> str | None:
     if isinstance(error, StoreUnavailable):
         return error.reason
