@@ -95,6 +95,13 @@ class FindingTests(StoreHooks):
 
         assert (await stage.store.stats()).blocked_keys == 2
 
+    async def test_held_rows_alone_block_nothing(self, stage: Stage) -> None:
+        await one_of_each(stage)
+        await discard(stage, Query(states=[State.WAITING, State.DEAD]))
+
+        assert await stage.ids(State.HELD) == ["held"]
+        assert (await stage.store.stats()).blocked_keys == 0
+
     async def test_the_age_of_a_backlog_is_seen_without_a_relay(self, stage: Stage) -> None:
         start = stage.clock.now()
         await stage.put(message("old", deliver_at=start + timedelta(days=1)))
@@ -315,6 +322,7 @@ class ChangingTests(StoreHooks):
         stage.clock.advance(1)
         await stage.mark("shipping", "2")
 
+        assert await prune(stage, at, at, dry_run=True) == (0, 0)
         assert await prune(stage, at, at) == (0, 0)
         assert await prune(stage, at + SECOND, None) == (1, 0)
         assert await prune(stage, None, at + SECOND) == (0, 1)
