@@ -56,6 +56,8 @@ def encode(event: object, **options: Unpack[PutOptions]) -> Message:
 
 def encode_to(event: object, options: PutOptions, topic_of: Callable[[str], str]) -> Message:
     """Return the event as a message; where nothing names a topic, that of its type's name."""
+    if unknown := options.keys() - PutOptions.__annotations__.keys():
+        raise TypeError(f"put() has no option {', '.join(sorted(unknown))}")
     stamp, cls = _described(event, options.get("type"))
     key, version = options.get("key"), options.get("version")
     if key is None and stamp.key is not None:
