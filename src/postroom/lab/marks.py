@@ -44,7 +44,8 @@ class Marks:
         return time.monotonic() - self.began
 
     def begin(self, lane: str, kind: str, text: str = "") -> None:
-        """Note that something began."""
+        """Note that something began; the same on this lane ends with it."""
+        self.end(lane, kind)
         mark = Mark(lane=lane, kind=kind, start=self.now, text=text)
         self.marks.append(mark)
         self._open[lane, kind] = mark

@@ -92,7 +92,9 @@ class Stage:
             customers=self.customers,
             lease=LEASE,
         )
-        actor = Actor(brief.but(**fields), self._nursery, self.marks)
+        actor = Actor(
+            brief.but(**fields), self._nursery, Marks() if role == "locker" else self.marks
+        )
         self.actors[actor.name] = actor
         actor.start()
         return actor
@@ -214,7 +216,7 @@ class Stage:
 
     async def lock(self, path: Path) -> Actor:
         """Have another process hold a file's write lock; returns once it does."""
-        locker = self.start("locker", f"locker of {path.stem}", path=str(path))
+        locker = self.start("locker", path=str(path))
         await self.ready(locker)
         self.marks.begin(path.stem, "fault", "locked")
         return locker

@@ -13,7 +13,7 @@ from postroom.lab.stage import Stage
 Kind = Literal["kill", "freeze", "stop", "lock"]
 Part = Literal["orders", "relay", "consumer"]
 
-_EVERY = 0.55
+_EVERY = 0.45
 """Seconds between two blows, on average."""
 _RELAYS = 3
 _SERVICES = 3

