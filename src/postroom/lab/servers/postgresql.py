@@ -5,11 +5,13 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _PATIENCE = 60.0
 _SETTINGS: Mapping[str, str] = {
@@ -62,6 +64,7 @@ class PostgresqlServer:
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="postroom-postgresql-"))
             _own(self._home)
+            self._binaries = _reachable(self._binaries, self._home)
             self._initialise(self._home)
         arguments = [
             f"-c{name}={value}"
@@ -181,7 +184,7 @@ def free_port() -> int:
         return port
 
 
-def _unprivileged() -> dict[str, object]:
+def _unprivileged() -> dict[str, Any]:
     if os.geteuid() != 0:
         return {}
     return {"user": "nobody", "group": "nogroup", "extra_groups": []}
@@ -190,6 +193,15 @@ def _unprivileged() -> dict[str, object]:
 def _own(path: Path) -> None:
     if os.geteuid() == 0:
         shutil.chown(path, "nobody", "nogroup")
+
+
+def _reachable(binaries: Path, home: Path) -> Path:
+    """Return the programs where an unprivileged user finds them, copied there if need be."""
+    folders = [binaries, *binaries.parents]
+    if os.geteuid() != 0 or all(folder.stat().st_mode & stat.S_IXOTH for folder in folders):
+        return binaries
+    copied = shutil.copytree(binaries.parent, home / "programs", symlinks=True)
+    return copied / binaries.name
 
 
 def _children(pid: int) -> list[int]:

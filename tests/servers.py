@@ -1,0 +1,118 @@
+"""Find the real servers that tests need, or start them.
+
+    python tests/servers.py pytest tests/stores      # start what is missing, run, end it again
+
+For each server an environment variable comes first, then the default port, then what is
+installed is started on a free port. Under plain pytest nothing is started: a test whose server is
+missing is skipped with a loud word, and fails where CI is true.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+from postroom.lab.servers.postgresql import PostgresqlServer, installed  # noqa: E402
+
+_VARIABLE = "POSTROOM_TEST_POSTGRESQL"
+_DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers."""
+
+    name: str
+    url: str
+
+
+def postgresql_servers() -> list[Server]:
+    """Return the PostgreSQL servers that answer now, by version."""
+    urls = os.environ.get(_VARIABLE, _DEFAULT).split()
+    found = {}
+    for url in urls:
+        if (version := asyncio.run(_version(url))) is not None:
+            found[f"postgresql-{version}"] = url
+    return [Server(name, found[name]) for name in sorted(found)]
+
+
+def needed(servers: list[Server], what: str) -> list[object]:
+    """Return the servers as parameters of a fixture; a skip that says what to do if none."""
+    if servers:
+        return [pytest.param(server, id=server.name) for server in servers]
+    why = f"no {what} server answers: run `make test`, or set {_VARIABLE} to an address"
+    if os.environ.get("CI") == "true":
+        raise pytest.UsageError(why)
+    sys.stderr.write(f"\nSKIPPED, LOUDLY: {why}\n")
+    return [pytest.param(None, id=f"no-{what}", marks=pytest.mark.skip(reason=why))]
+
+
+async def _version(url: str) -> str | None:
+    import asyncpg  # noqa: PLC0415 - a driver that only these tests need
+
+    try:
+        connection = await asyncpg.connect(url, timeout=5)
+    except (OSError, asyncpg.PostgresError, TimeoutError):
+        return None
+    try:
+        number = int(await connection.fetchval("show server_version_num"))
+    finally:
+        await connection.close()
+    return str(number // 10_000)
+
+
+@contextmanager
+def _running() -> Iterator[str]:
+    """Give the addresses of PostgreSQL servers of every version there is, started if need be."""
+    given = os.environ.get(_VARIABLE)
+    if given:
+        yield given
+        return
+    with ExitStack() as stack:
+        urls = {}
+        if (version := asyncio.run(_version(_DEFAULT))) is not None:
+            urls[version] = _DEFAULT
+        for folder in installed():
+            major = _major(folder)
+            if major in urls:
+                continue
+            server = PostgresqlServer(folder)
+            stack.callback(server.remove)
+            server.start()
+            urls[major] = server.url
+        yield " ".join(urls[version] for version in sorted(urls))
+
+
+def _major(folder: Path) -> str:
+    said = subprocess.run(
+        [folder / "postgres", "--version"], capture_output=True, text=True, check=True
+    )
+    return said.stdout.split()[2].partition(".")[0]
+
+
+def main() -> int:
+    """Run the command with the servers up; return its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with _running() as urls:
+        names = ", ".join(server.url for server in _named(urls)) or "none"
+        print(f"PostgreSQL: {names}", flush=True)  # noqa: T201 - a person wants to know
+        environment = {**os.environ, _VARIABLE: urls} if urls else dict(os.environ)
+        return subprocess.run(sys.argv[1:], env=environment, check=False).returncode
+
+
+def _named(urls: str) -> list[Server]:
+    os.environ[_VARIABLE] = urls or _DEFAULT
+    return postgresql_servers()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
