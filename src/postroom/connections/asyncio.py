@@ -1,12 +1,14 @@
 """Connections of aiosqlite."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
-from postroom.connections.dbapi import BATCH, CLOSED, NOT_BEGUN, Cursor
+from postroom.connections.dbapi import BATCH, CLOSED, DEFAULT_TIMEOUT, NOT_BEGUN, Cursor
 from postroom.errors import NoTransaction
 from postroom.statement import Statement
 
@@ -71,8 +73,23 @@ def aiosqlite_transactions(
     """
     import aiosqlite  # noqa: PLC0415 - an extra: only needed where it is used
 
+    turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+    patience = max(float(arguments.get("timeout", DEFAULT_TIMEOUT)), 0.0)
+
     @asynccontextmanager
     async def begin() -> AsyncIterator[aiosqlite.Connection]:
+        # One writes at a time: waiting here is fair and quick, waiting in SQLite is neither.
+        turn = turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        queued = await _acquired(turn, patience)
+        try:
+            async with transaction() as connection:
+                yield connection
+        finally:
+            if queued:
+                turn.release()
+
+    @asynccontextmanager
+    async def transaction() -> AsyncIterator[aiosqlite.Connection]:
         async with aiosqlite.connect(Path(path), isolation_level=None, **arguments) as connection:
             await connection.execute("BEGIN IMMEDIATE")
             try:
@@ -84,3 +101,12 @@ def aiosqlite_transactions(
                 raise
 
     return begin
+
+
+async def _acquired(lock: asyncio.Lock, seconds: float) -> bool:
+    """Wait for the lock, not for ever; return whether it was given."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await lock.acquire()
+    except TimeoutError:
+        return False

@@ -1,6 +1,7 @@
 """Connections of the standard library's sqlite3."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -17,6 +18,8 @@ NOT_BEGUN = (
     'begin one with connection.execute("BEGIN IMMEDIATE") before the first write, or (Python '
     "3.12) connect with autocommit=False"
 )
+DEFAULT_TIMEOUT = 5.0
+"""Seconds that `sqlite3.connect` waits for a lock unless told otherwise."""
 CLOSED = "the connection is closed; put the message before closing it"
 
 
@@ -85,10 +88,24 @@ class SqliteTransactions:
         self._path = path
         self._arguments = arguments
         self._idle: list[sqlite3.Connection] = []
+        self._patience = max(float(arguments.get("timeout", DEFAULT_TIMEOUT)), 0.0)
+        self._turn = threading.Lock()
 
     @contextmanager
     def __call__(self) -> Iterator[sqlite3.Connection]:
         """Begin with BEGIN IMMEDIATE; commit at the end of the block, roll back on an error."""
+        # SQLite lets one write at a time, and whoever waits there sleeps up to 100 ms between
+        # two tries. Threads of one process wait here; if that takes too long, SQLite says so.
+        queued = self._turn.acquire(timeout=self._patience)
+        try:
+            with self._transaction() as connection:
+                yield connection
+        finally:
+            if queued:
+                self._turn.release()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         connection = self._connect()
         try:
             connection.execute("BEGIN IMMEDIATE")
