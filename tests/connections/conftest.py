@@ -17,7 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from postroom import Inbox, Message, Outbox, SyncOutbox
+from postroom.connections import run, run_async
 from postroom.connections.sqlalchemy import begin_immediately
+from postroom.statement import Statement
 from postroom.stores.sqlite import SqliteStore
 
 TABLE = "create table orders (id text primary key)"
@@ -123,6 +125,10 @@ class SyncShop:
         """Ask the inbox."""
         return Inbox(self._store, consumer).first(self.connection, message_id)
 
+    async def run(self, statement: Statement) -> int:
+        """Run a statement."""
+        return run(self.connection, statement)
+
     async def commit(self) -> None:
         """Commit."""
         self.connection.commit()
@@ -169,6 +175,10 @@ class AsyncShop:
     async def first(self, consumer: str, message_id: str) -> bool:
         """Ask the inbox."""
         return await Inbox(self._store, consumer).first_async(self.connection, message_id)
+
+    async def run(self, statement: Statement) -> int:
+        """Run a statement."""
+        return await run_async(self.connection, statement)
 
     async def commit(self) -> None:
         """Commit."""

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from postroom import Message, message
+from postroom import Inbox, Message, message
 from postroom.errors import InvalidMessage, MessageTooLarge, NoTransaction, PutRefused
+from postroom.statement import Statement
+from postroom.stores.sqlite import SqliteStore
+
+ORDER = "insert into orders (id) values (:id)"
 
 
 @message("shop.order-placed", key="order_id")
@@ -207,3 +211,15 @@ async def test_first_sight_needs_a_transaction_and_an_id(shop: Any) -> None:
     with pytest.raises(ValueError, match="missing id"):
         await shop.first("billing", "")
     await shop.rollback()
+
+
+async def test_a_statement_without_rows_does_nothing(shop: Any) -> None:
+    await shop.begin()
+
+    assert await shop.run(Statement(ORDER, [])) == 0
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_a_consumer_needs_a_name(store: SqliteStore, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        Inbox(store, name)

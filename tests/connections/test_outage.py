@@ -208,3 +208,20 @@ def test_causes_in_a_circle_end() -> None:
     first.__cause__, second.__cause__ = second, first
 
     assert outage(first) is None
+
+
+async def test_a_connection_that_was_lost(path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    async with engine.connect() as connection:
+        driver = (await connection.get_raw_connection()).driver_connection
+        assert isinstance(driver, aiosqlite.Connection)
+        await driver.close()
+        with pytest.raises(sa.exc.OperationalError) as caught:
+            await connection.execute(sa.text(WRITE))
+    await engine.dispose()
+
+    assert outage(caught.value) == "the connection to the database was lost"
+
+
+def test_sqlalchemys_own_errors_are_faults() -> None:
+    assert outage(sa.exc.ArgumentError("wrong")) is None

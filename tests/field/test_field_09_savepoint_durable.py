@@ -5,6 +5,7 @@ that was rolled back.
 """
 
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,5 +276,33 @@ async def test_bare_aiosqlite_with_begin_is_undone(store: SqliteStore, path: Pat
         await Outbox(store).put(connection, OrderPlaced("a"))
         await connection.execute("RELEASE part")
         await connection.rollback()
+
+    assert rows(path) == 0
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the driver's autocommit came with 3.12")
+def test_cured_by_the_drivers_own_transactions(store: SqliteStore, path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"autocommit": False})
+    with Session(engine) as session:
+        with session.begin_nested():
+            SyncOutbox(store).put(session, OrderPlaced("a"), OrderPlaced("b"))
+        seen = rows(path)
+        session.rollback()
+    engine.dispose()
+
+    assert seen == 0
+    assert rows(path) == 0
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the driver's autocommit came with 3.12")
+async def test_cured_by_the_drivers_own_transactions_with_aiosqlite(
+    store: SqliteStore, path: Path
+) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"autocommit": False})
+    async with AsyncSession(engine) as session:
+        async with session.begin_nested():
+            await Outbox(store).put(session, OrderPlaced("a"), OrderPlaced("b"))
+        await session.rollback()
+    await engine.dispose()
 
     assert rows(path) == 0

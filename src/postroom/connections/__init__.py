@@ -185,7 +185,9 @@ async def _run_own_async(connection: OwnTransaction, statement: Statement) -> in
 
 def _require_own(connection: OwnTransaction) -> None:
     if not connection.in_transaction:
-        raise NoTransaction("this transaction is over; begin another with store.begin()")
+        raise NoTransaction(
+            "this transaction is over or not begun; use `with store.begin() as connection:`"
+        )
 
 
 async def _require_own_async(connection: OwnTransaction) -> None:
