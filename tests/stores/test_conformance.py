@@ -8,6 +8,7 @@ from pathlib import Path
 from postroom._clock import Clock
 from postroom.statement import Statement
 from postroom.store import Store
+from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.conformance.stage import Run
 from postroom.testing.conformance.store_suite import StoreSuite
@@ -33,3 +34,23 @@ class TestSqliteStore(StoreSuite):
 
             yield run
             connection.execute("commit")
+
+
+class TestMemoryStore(StoreSuite):
+    """The rules in plain Python."""
+
+    def make_store(self, clock: Clock, directory: Path) -> Store:
+        """Return an empty store; there is no file."""
+        del directory
+        return MemoryStore(clock=clock)
+
+    @asynccontextmanager
+    async def transaction(self, store: Store) -> AsyncIterator[Run]:
+        """Begin in the store itself."""
+        assert isinstance(store, MemoryStore)
+        async with store.begin() as transaction:
+
+            async def run(statement: Statement) -> int:
+                return transaction.run(statement)
+
+            yield run
