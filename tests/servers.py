@@ -19,9 +19,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
-from postroom.lab.servers.postgresql import PostgresqlServer, installed  # noqa: E402
+from postroom.lab.servers.postgresql import PostgresqlServer, installed
 
 _VARIABLE = "POSTROOM_TEST_POSTGRESQL"
 _DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -103,15 +101,9 @@ def main() -> int:
     """Run the command with the servers up; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with _running() as urls:
-        names = ", ".join(server.url for server in _named(urls)) or "none"
-        print(f"PostgreSQL: {names}", flush=True)  # noqa: T201 - a person wants to know
+        sys.stderr.write(f"PostgreSQL: {urls or 'none'}\n")
         environment = {**os.environ, _VARIABLE: urls} if urls else dict(os.environ)
         return subprocess.run(sys.argv[1:], env=environment, check=False).returncode
-
-
-def _named(urls: str) -> list[Server]:
-    os.environ[_VARIABLE] = urls or _DEFAULT
-    return postgresql_servers()
 
 
 if __name__ == "__main__":
