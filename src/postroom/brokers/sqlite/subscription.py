@@ -18,6 +18,10 @@ from postroom.message import Message
 
 _POLL = 0.5
 """Seconds after which the queue is looked at without any hint."""
+_FEW = 4
+"""With less than this part of the prefetch free, looks are not made one for each that is done."""
+_PAUSE = 0.01
+"""Seconds from one look to the next while there is only little room."""
 
 
 class Subscription:
@@ -38,6 +42,7 @@ class Subscription:
         self._out: set[EmbeddedDelivery] = set()
         self._looking: asyncio.Future[Taken] | None = None
         self._stale = True
+        self._look_at = 0.0
         self._next_at: int | None = None
         self._hinted = False
         self._left = False
@@ -68,7 +73,7 @@ class Subscription:
 
     def hint(self) -> None:
         """Say, from any thread, that there may be something new."""
-        if self._hinted:
+        if self._hinted or self._stale:  # a look is due, and will see what was committed
             return
         self._hinted = True
         try:
@@ -105,7 +110,8 @@ class Subscription:
         failure = future.exception()
         if failure is None or isinstance(failure, DeliveryLost):
             self._out.discard(delivery)
-            self._look_again()
+            if self._stale and self._looking is None:
+                self._changed.set()  # there is room; what was freed by it is hinted at
 
     def _look_again(self) -> None:
         self._hinted = False
@@ -114,9 +120,11 @@ class Subscription:
 
     def _look(self) -> None:
         room = self._prefetch - len(self._out)
-        if room < 1:
+        now = self._loop.time()
+        if room < 1 or (room * _FEW < self._prefetch and now < self._look_at):
             return
         self._stale = False
+        self._look_at = now + _PAUSE
         job = self._worker.write_unless(
             self._nothing_to_take, partial(self._take, room), patience=self._patience
         )
@@ -149,6 +157,8 @@ class Subscription:
         patience = _POLL
         if self._next_at is not None:
             patience = min(patience, max((self._next_at - self.now()) / 1_000_000, 0.001))
+        if self._stale and self._looking is None and len(self._out) < self._prefetch:
+            patience = min(patience, max(self._look_at - self._loop.time(), 0.001))
         try:
             async with asyncio.timeout(patience):
                 await self._changed.wait()
