@@ -14,7 +14,7 @@ DEV  := $(VENV)/.installed-dev
 STEPS := lint types imports unit crash
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup fmt lint types imports unit crash docs test check bench clean
+.PHONY: help demo setup fmt lint types imports servers unit crash docs test check bench clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
