@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from postroom.lane import Lane
 from postroom.message import Entry, Message
 from postroom.store import Query
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.schema import migrate
 
 Put = Callable[..., None]
 
@@ -172,6 +174,88 @@ async def test_a_table_that_was_dropped_is_told(sqlite_store: SqliteStore) -> No
         connection.execute("drop table postroom_schema")
     with pytest.raises(SchemaMismatch, match="postroom init"):
         await lease(sqlite_store)
+
+
+async def test_tables_dropped_under_an_open_store_are_told(sqlite_store: SqliteStore) -> None:
+    await lease(sqlite_store)
+    with closing(sqlite3.connect(sqlite_store.path)) as connection:
+        connection.executescript("drop table postroom_outbox; drop table postroom_schema")
+
+    with pytest.raises(SchemaMismatch, match="postroom init"):
+        await sqlite_store.find(Query(), limit=9)
+
+
+async def test_a_damaged_file_is_no_outage(sqlite_store: SqliteStore, opened: Make) -> None:
+    with closing(sqlite3.connect(sqlite_store.path)) as connection:
+        connection.execute("pragma wal_checkpoint(truncate)")
+    await sqlite_store.close()
+    with sqlite_store.path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 100_000)
+    store = opened(sqlite_store.path)
+
+    with pytest.raises(StoreError, match="damaged") as caught:
+        await use(store)
+
+    assert not isinstance(caught.value, StoreUnavailable)
+
+
+async def test_a_wait_on_a_damaged_file_is_told(tmp_path: Path, opened: Make) -> None:
+    """The watching connection is opened by the first wait, and may be the first to see it."""
+    store = opened(tmp_path / "store.db")
+    await store.open()
+    await store.migrate()
+    await store.close()
+    await store.open()
+    with store.path.open("r+b") as file:
+        file.write(b"Dear diary, " * 1_000)
+
+    with pytest.raises(StoreError, match="not an SQLite database"):
+        await store.wait(SECOND)
+
+
+async def test_a_watching_connection_that_broke_is_opened_anew(
+    tmp_path: Path, opened: Make
+) -> None:
+    store = opened(tmp_path / "store.db")
+    await store.open()
+    await store.migrate()
+    await store.wait(SECOND / 1_000)
+    await store.wait(SECOND / 1_000)
+    assert store._file._watcher is not None
+    await store._file._watcher.run(lambda connection: connection.close())
+
+    with pytest.raises(StoreError, match="closed"):
+        await store.wait(SECOND)
+
+    await store.wait(SECOND / 1_000)
+
+
+async def test_migrating_waits_for_who_has_the_file(
+    tmp_path: Path, opened: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own time-out does not cover the change to write-ahead logging."""
+    store = opened(tmp_path / "store.db")
+    await store.open()
+    other = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
+    other.execute("create table orders (id)")
+    other.execute("begin immediate")
+
+    with pytest.raises(StoreUnavailable, match="write lock"):
+        await store.migrate()
+    pauses = SimpleNamespace(monotonic=lambda: 0, sleep=lambda _: other.close())
+    monkeypatch.setattr("postroom.stores.sqlite.schema.time", pauses)
+
+    assert await store.migrate() != []
+
+
+def test_a_file_that_cannot_be_logged_ahead_is_refused(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.db")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        work = store._work(connection)
+
+        with pytest.raises(StoreUnavailable, match="local disk"):
+            migrate(work, store._migrations, SECOND)
 
 
 async def test_a_read_only_file_is_an_outage_that_ends(opened: Make) -> None:

@@ -177,9 +177,8 @@ class File:
         if unit is not None and code_of(error) == sqlite3.SQLITE_ERROR:
             self._checked = False
             try:
-                self._check(unit)
+                with suppress(sqlite3.Error):
+                    self._check(unit)
             except SchemaMismatch as mismatch:
                 return mismatch
-            except sqlite3.Error:
-                pass
         return translate(error, self._path, self._busy)

@@ -221,7 +221,7 @@ class SqliteStore:
             return await self._file.run(lambda work: pruning.count(work, plan))
         progress = pruning.Progress()
         while not progress.done:
-            await self._write(lambda work: pruning.step(work, plan, progress, limit))
+            await self._write(lambda work: pruning.step(work, plan, progress, limit), durable=True)
         return progress.sent, progress.inbox
 
     async def audit(self, *, limit: int) -> Sequence[AuditRecord]:
@@ -232,9 +232,15 @@ class SqliteStore:
         """Look up, under the write lock, which of these lanes are still ours: the fence."""
         return leases.owned(work, lanes)
 
-    async def _write(self, change: Callable[[Work], T]) -> T:
+    async def _write(self, change: Callable[[Work], T], *, durable: bool = False) -> T:
+        """Change rows in one transaction.
+
+        What a relay did may be undone by a power cut: it owns nothing after it, and sends again
+        what it does not know to be sent. What a person did may not.
+        """
+
         def locked(work: Work) -> T:
-            with work.writing():
+            with work.writing(durable=durable):
                 return change(work)
 
         return await self._file.run(locked)

@@ -50,7 +50,7 @@ def sweep(
     found = list(_orphans(work, by_route, progress)) if orphans else []
     swept = Swept()
     if due or parked or found:
-        with work.writing():
+        with work.writing(durable=False):
             places = fence()
             swept = _promote(work, [place for place in due if place in places], now, limit)
             work.change_each("unblock", [(seq,) for _, _, seq in parked])

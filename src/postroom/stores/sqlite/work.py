@@ -50,12 +50,15 @@ class Work:
             self.connection.rollback()
 
     @contextmanager
-    def writing(self, *, undo: bool = False) -> Iterator[None]:
+    def writing(self, *, undo: bool = False, durable: bool = True) -> Iterator[None]:
         """Hold the write lock from the first statement on; `undo` rolls back at the end.
 
-        A transaction that begins with a read and writes later fails at once when another
+        Without `durable` the commit does not wait for the disk, and nobody waits for the lock
+        meanwhile: what it did may be undone by a power cut, together with all that came after
+        it, never by the end of a process. A transaction that begins with a read and writes later fails at once when another
         process wrote in between: the busy time-out cannot help it.
         """
+        self.connection.execute(f"pragma synchronous = {'full' if durable else 'normal'}")
         self.connection.execute("begin immediate")
         try:
             yield
