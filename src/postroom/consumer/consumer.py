@@ -14,6 +14,7 @@ from postroom.connections import outage
 from postroom.consumer.applying import Applying, AsyncApplying, SyncApplying
 from postroom.consumer.handlers import Handlers, is_async
 from postroom.consumer.keys import KeyedWork
+from postroom.consumer.trouble import Trouble
 from postroom.errors import (
     BrokerUnavailable,
     DeliveryLost,
@@ -101,7 +102,7 @@ class Consumer:
         self._handlers = Handlers()
         self._applying: Applying | None = None
         self._counted: dict[str, int] = {}
-        self._trouble: _Trouble | None = None
+        self._trouble: Trouble | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -164,11 +165,9 @@ class Consumer:
 
     async def _subscribed(self, broker: Subscriber, stop: asyncio.Event) -> tuple[str | None, bool]:
         """Consume until told to stop or something is away; return why, and if any was done."""
-        trouble = self._trouble = _Trouble()
-        worked = False
+        trouble = self._trouble = Trouble()
 
         async def work(delivery: Delivery) -> bool:
-            nonlocal worked
             try:
                 result, reason = await self._handle(delivery)
             except BaseException as error:
@@ -176,22 +175,12 @@ class Consumer:
                 raise
             if result is Result.RETURNED:
                 trouble.leave(reason)
-            worked = worked or result is not Result.RETURNED
+            trouble.worked |= result is not Result.RETURNED
             return result in (Result.DONE, Result.DUPLICATE, Result.DEAD)
 
         keyed = KeyedWork(work, concurrency=self._concurrency, untold=trouble.leave)
 
-        async def receive() -> None:
-            subscription = broker.subscribe(self.topics, group=self.name, prefetch=self._prefetch)
-            async with subscription as deliveries:
-                try:
-                    async for delivery in deliveries:
-                        keyed.add(delivery)
-                finally:
-                    # Within the subscription: handlers that have begun still acknowledge.
-                    await keyed.end()
-
-        receiving = asyncio.ensure_future(receive())
+        receiving = asyncio.ensure_future(self._receive(broker, keyed))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait(
@@ -202,12 +191,22 @@ class Consumer:
             receiving.cancel()
             await asyncio.wait((receiving,))
         if trouble.told.done():
-            return trouble.told.result(), worked
+            return trouble.told.result(), trouble.worked
         if not receiving.cancelled() and (error := receiving.exception()) is not None:
             if not isinstance(error, BrokerUnavailable):
                 raise error
-            return error.reason, worked
-        return (None if stop.is_set() else "the subscription ended"), worked
+            return error.reason, trouble.worked
+        return (None if stop.is_set() else "the subscription ended"), trouble.worked
+
+    async def _receive(self, broker: Subscriber, keyed: KeyedWork) -> None:
+        subscription = broker.subscribe(self.topics, group=self.name, prefetch=self._prefetch)
+        async with subscription as deliveries:
+            try:
+                async for delivery in deliveries:
+                    keyed.add(delivery)
+            finally:
+                # Within the subscription: handlers that have begun still acknowledge.
+                await keyed.end()
 
     async def _pause(self, trouble: str, failures: int, stop: asyncio.Event) -> int:
         """Wait until the database can be used again; return the number of failures so far."""
@@ -374,23 +373,6 @@ class Consumer:
             observers=self._observers,
             threads=self._concurrency,
         )
-
-
-class _Trouble:
-    """Why a subscription must be left; the first reason counts."""
-
-    def __init__(self) -> None:
-        self.told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def leave(self, reason: str) -> None:
-        """Have it left, for something that passes."""
-        if not self.told.done():
-            self.told.set_result(reason)
-
-    def fail(self, error: BaseException) -> None:
-        """Have it left, for something that no waiting cures."""
-        if not self.told.done() and not isinstance(error, asyncio.CancelledError):
-            self.told.set_exception(error)
 
 
 def _reason(error: Exception) -> str:
