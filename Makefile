@@ -39,11 +39,14 @@ types: $(DEV) ## Check types: mypy on everything, pyright on the public API
 imports: $(DEV) ## Check who imports whom
 	$(BIN)/lint-imports --no-cache
 
-unit: $(DEV) ## Run the tests that kill no processes, on two cores
-	$(BIN)/pytest -n 2 -rs -m "not crash"
+servers: ## Install the database servers that the tests start (Debian, as root)
+	@.ci/servers
 
-crash: $(DEV) ## Run the tests that start and kill real processes
-	$(BIN)/pytest -rs -m crash
+unit: $(DEV) servers ## Run the tests that kill no processes, on two cores
+	$(BIN)/python tests/servers.py $(BIN)/pytest -n 2 -rs -m "not crash"
+
+crash: $(DEV) servers ## Run the tests that start and kill real processes
+	$(BIN)/python tests/servers.py $(BIN)/pytest -rs -m crash
 
 docs: $(DEV) ## Check the pages: links, code blocks, completeness
 	$(BIN)/pytest tests/programs/test_house.py tests/programs/test_docs.py tests/programs/test_examples.py
