@@ -60,8 +60,9 @@ def lab_command(
 ) -> None:
     """Kill, freeze and cut off a small shop at every point, and count what was lost.
 
-    Exits with 0 if nothing was lost, doubled, out of order, stuck or invented, and with 1 if
-    anything was. With --plant a known mistake is built in, so that it must end with 1.
+    Ends with 0 if nothing was lost, doubled, out of order, stuck or invented, else with 1.
+
+    With --plant a known mistake is built in: then it must end with 1.
     """
     if listed:
         table(("scenario", "what happens"), runner.names())
