@@ -4,20 +4,17 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from postroom._clock import from_micros
 from postroom.message import Entry, State
 from postroom.store import AuditRecord, Query, RelayStatus, Stats
+from postroom.stores.rows import entry_of
+from postroom.stores.selection import conditions, described, narrowed
 from postroom.stores.sqlite.leases import relays
 from postroom.stores.sqlite.reading import fetch
-from postroom.stores.sqlite.rows import entry_of, micros
 from postroom.stores.sqlite.schema import version_of
 from postroom.stores.sqlite.sweeping import new_places
 from postroom.stores.sqlite.work import Work
-
-DISCARDABLE = (State.DEAD, State.WAITING, State.HELD, State.SCHEDULED)
 
 Match = tuple[int, str, int]
 """Seq, state, and whether it blocks."""
@@ -62,16 +59,11 @@ def release(work: Work, matches: Sequence[Match]) -> None:
 
 def matching(work: Work, query: Query, action: Action, limit: int) -> list[Match]:
     """Return the rows that a change would touch, in `seq` order, of its states only."""
-    states = tuple(state for state in action.states if not query.states or state in query.states)
+    states = narrowed(query, action.states)
     if not states:
         return []
     sql, values = _selected(work, "match", query, states, blocking=action.blocking)
     return work.connection.execute(sql, {**values, "limit": limit}).fetchall()
-
-
-def replayable(query: Query) -> tuple[State, ...]:
-    """Return which states a replay may touch: sent rows only where the query names them."""
-    return (State.DEAD, State.SENT) if State.SENT in query.states else (State.DEAD,)
 
 
 def act(work: Work, action: Action, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
@@ -99,23 +91,6 @@ def record(work: Work, action: str, actor: str, detail: str, count: int) -> int:
         ).lastrowid
         or 0
     )
-
-
-def described(query: Query) -> str:
-    """Return the query as the audit shows it: the given fields as JSON."""
-    fields: dict[str, object] = {
-        "states": [str(state) for state in query.states],
-        "ids": list(query.ids),
-        "route": query.route,
-        "key": query.key,
-        "type": query.type,
-        "topic": query.topic,
-        "created_from": _text(query.created_from),
-        "created_before": _text(query.created_before),
-        "after_seq": query.after_seq or None,
-    }
-    given = {name: value for name, value in fields.items() if value not in (None, [])}
-    return json.dumps(given, ensure_ascii=False)
 
 
 def stats(work: Work) -> Stats:
@@ -167,37 +142,13 @@ def _selected(
 
     Without statistics SQLite would look through the whole table for a few rows of a rare state.
     """
-    conditions, values = _conditions(query, states)
+    names, values = conditions(query, states)
     if blocking:
-        conditions.append("where-blocking")
+        names.append("where-blocking")
+    given = {
+        name: json.dumps(value) if isinstance(value, list) else value
+        for name, value in values.items()
+    }
     index = "" if query.ids or len(states) != 1 else f"index-{next(iter(states))}"
     sql = work.sql[name].replace("{index}", work.sql.get(index, ""))
-    return sql.replace("{conditions}", " and ".join(work.sql[one] for one in conditions)), values
-
-
-def _conditions(query: Query, states: Collection[State]) -> tuple[list[str], dict[str, object]]:
-    names = ["where-seq"]
-    values: dict[str, object] = {"after_seq": query.after_seq}
-
-    def given(name: str, **named: Any) -> None:
-        ((key, value),) = named.items()
-        if value is not None:
-            names.append(name)
-            values[key] = value
-
-    if len(states) == 1:
-        names.append(f"where-{next(iter(states))}")
-    elif states:
-        given("where-states", states=json.dumps([str(state) for state in states]))
-    given("where-ids", ids=json.dumps(list(query.ids)) if query.ids else None)
-    given("where-route", route=query.route)
-    given("where-key", key=query.key)
-    given("where-type", type=query.type)
-    given("where-topic", topic=query.topic)
-    given("where-from", created_from=micros(query.created_from))
-    given("where-before", created_before=micros(query.created_before))
-    return names, values
-
-
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+    return sql.replace("{conditions}", " and ".join(work.sql[one] for one in names)), given

@@ -2,34 +2,14 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from postroom.lane import LANES, Lane
+from postroom.stores.liveness import Relay
 from postroom.stores.sharing import Place, share
 from postroom.stores.sqlite.work import Work
 
 _MICROSECOND = timedelta(microseconds=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relay:
-    """A relay as its row has it."""
-
-    name: str
-    seen_at: int
-    lease: int
-    suspected_at: int | None
-    routes: Mapping[str, bool]
-
-    def expired(self, now: int) -> bool:
-        """Whether its lease is over; a time in the future means that the clock was set back."""
-        return not self.seen_at <= now <= self.seen_at + self.lease
-
-    def gone(self, now: int, renewal: int) -> bool:
-        """Whether it was seen expired a whole renewal ago and is so still."""
-        seen = self.suspected_at
-        return self.expired(now) and seen is not None and seen + renewal <= now
 
 
 def relays(work: Work) -> list[Relay]:
@@ -99,7 +79,7 @@ def _judge(work: Work, other: Relay, now: int, renewal: int) -> bool:
     """Return whether another relay is gone; the first sight of that is only written down."""
     if other.gone(now, renewal):
         return True
-    if other.expired(now) and (other.suspected_at is None or other.suspected_at > now):
+    if other.newly_expired(now):
         work.change("suspect", name=other.name, suspected_at=now)
     return False
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from postroom.stores.rows import micros
 from postroom.stores.sqlite.desk import record
-from postroom.stores.sqlite.rows import micros
 from postroom.stores.sqlite.work import Work
 
 

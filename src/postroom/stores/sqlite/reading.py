@@ -8,8 +8,8 @@ from typing import Any
 
 from postroom.lane import Lane
 from postroom.message import Entry
+from postroom.stores.rows import entry_of
 from postroom.stores.sqlite.errors import code_of
-from postroom.stores.sqlite.rows import entry_of
 from postroom.stores.sqlite.work import Work
 
 _PAYLOAD = 19

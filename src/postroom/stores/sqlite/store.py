@@ -15,10 +15,11 @@ from postroom.outcome import Settled
 from postroom.statement import Statement
 from postroom.store import Addressed, AuditRecord, Query, Stats, StoreFeatures, Swept
 from postroom.stores.queries import check_prefix, load_migrations, load_queries
+from postroom.stores.rows import inbox_row, new_row
+from postroom.stores.selection import DISCARDABLE, replayable
 from postroom.stores.sharing import Place
 from postroom.stores.sqlite import desk, leases, pruning, reading, settling, sweeping
 from postroom.stores.sqlite.file import File
-from postroom.stores.sqlite.rows import inbox_row, new_row
 from postroom.stores.sqlite.schema import check_version, migrate, printed
 from postroom.stores.sqlite.work import Work
 
@@ -188,12 +189,12 @@ class SqliteStore:
 
     async def replay(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Make matching dead (or, if the query names them, sent) rows ready; return how many."""
-        action = desk.Action(name="replay", change=desk.replay, states=desk.replayable(query))
+        action = desk.Action(name="replay", change=desk.replay, states=replayable(query))
         return await self._act(action, query, limit=limit, actor=actor, dry_run=dry_run)
 
     async def discard(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Delete matching rows that are dead, waiting, held or scheduled; return how many."""
-        action = desk.Action(name="discard", change=desk.discard, states=desk.DISCARDABLE)
+        action = desk.Action(name="discard", change=desk.discard, states=DISCARDABLE)
         return await self._act(action, query, limit=limit, actor=actor, dry_run=dry_run)
 
     async def release(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:

@@ -53,9 +53,10 @@ class Work:
     def writing(self, *, undo: bool = False, durable: bool = True) -> Iterator[None]:
         """Hold the write lock from the first statement on; `undo` rolls back at the end.
 
-        Without `durable` the commit does not wait for the disk, and nobody waits for the lock
-        meanwhile: what it did may be undone by a power cut, together with all that came after
-        it, never by the end of a process. A transaction that begins with a read and writes later fails at once when another
+        Without `durable` the commit does not wait for the disk, and so nobody waits for the lock
+        meanwhile; a power cut may undo it, the end of a process never does.
+
+        A transaction that begins with a read and writes later fails at once when another
         process wrote in between: the busy time-out cannot help it.
         """
         self.connection.execute(f"pragma synchronous = {'full' if durable else 'normal'}")
