@@ -25,8 +25,11 @@ class Run:
 
     def scenario(self, name: str) -> dict[str, Any]:
         """Return what became of one scenario."""
-        (found,) = [one for one in self.report["scenarios"] if one["name"] == name]
-        return found
+        found: list[dict[str, Any]] = [
+            one for one in self.report["scenarios"] if one["name"] == name
+        ]
+        assert len(found) == 1
+        return found[0]
 
 
 def command(*arguments: str) -> Sequence[str]:
