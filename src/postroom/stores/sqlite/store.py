@@ -254,7 +254,7 @@ class SqliteStore:
         )
 
     def _work(self, connection: sqlite3.Connection) -> Work:
-        return Work(connection, self._sql, self._clock)
+        return Work(connection, self._sql, self._clock, self._busy.total_seconds())
 
     def _check(self, work: Work) -> None:
         check_version(work, self._migrations, self.path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroom._clock import Clock, to_micros
+from postroom.connections.dbapi import begin_writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,8 @@ class Work:
     connection: sqlite3.Connection
     sql: Mapping[str, str]
     clock: Clock
+    patience: float
+    """Seconds to wait for the write lock."""
 
     def now(self) -> int:
         """Return the time in microseconds, as the tables keep it."""
@@ -60,7 +63,7 @@ class Work:
         process wrote in between: the busy time-out cannot help it.
         """
         self.connection.execute(f"pragma synchronous = {'full' if durable else 'normal'}")
-        self.connection.execute("begin immediate")
+        begin_writing(self.connection, patience=self.patience)
         try:
             yield
             if not undo:
