@@ -20,12 +20,11 @@ from postroom.stores.sqlite import SqliteStore
 
 _WINDOW = 1_000
 """Messages under way at most while the highest rate is looked for."""
-_TOGETHER = 10
-"""Orders of one transaction at most, when more than one is due."""
 _PATIENCE = 60.0
 _GAP = (0.02, 0.05)
 """Seconds between two messages of an idle shop."""
-_WARM_UP = 100
+_WARM_UP = 0.5
+"""Seconds of work before the first is measured."""
 
 
 def measure(directory: Path, scale: Scale) -> Iterator[Result]:
@@ -33,8 +32,7 @@ def measure(directory: Path, scale: Scale) -> Iterator[Result]:
     asyncio.run(_prepare(directory))
     with _processes(directory), closing(_connect(directory)) as connection:
         shop = Shop(directory, connection)
-        shop.orders(_WARM_UP)
-        shop.settled()
+        shop.saturated(_WARM_UP)
         idle = shop.idle(scale.idle_messages)
         peak = shop.saturated(scale.peak_seconds)
         half = shop.paced(peak / 2, scale.half_seconds)
@@ -56,18 +54,16 @@ class Shop:
         self._effects = directory / "effects"
         self._committed: dict[int, float] = {}
 
-    def orders(self, count: int) -> None:
-        """Commit so many orders and their messages in one transaction."""
-        first = len(self._committed) + 1
-        events = [stage.order(number) for number in range(first, first + count)]
+    def order(self) -> None:
+        """Commit an order and its message."""
+        order = stage.order(len(self._committed) + 1)
         self._connection.execute("begin immediate")
-        self._connection.executemany(
-            "insert into orders values (?, ?)", [(one.number, str(one.amount)) for one in events]
+        self._connection.execute(
+            "insert into orders values (?, ?)", (order.number, str(order.amount))
         )
-        self._outbox.put(self._connection, *events)
+        self._outbox.put(self._connection, order)
         self._connection.execute("commit")
-        now = _now()
-        self._committed.update((event.number, now) for event in events)
+        self._committed[order.number] = _now()
 
     def settled(self) -> None:
         """Wait until everything has taken effect."""
@@ -82,7 +78,7 @@ class Shop:
         before = len(self._committed)
         chance = random.Random(1)  # noqa: S311 - so that no poll falls into step with it
         for _ in range(count):
-            self.orders(1)
+            self.order()
             time.sleep(chance.uniform(*_GAP))
         return self._millis(before)
 
@@ -99,18 +95,17 @@ class Shop:
         """Return milliseconds from commit to effect, at that many orders a second."""
         before, began = len(self._committed), _now()
         while (elapsed := _now() - began) < seconds:
-            due = int(elapsed * rate) - (len(self._committed) - before)
-            if due > 0:
-                self.orders(min(due, _TOGETHER))
+            if len(self._committed) - before < elapsed * rate:
+                self.order()
             else:
-                time.sleep(0.5 / rate)
+                time.sleep(0.2 / rate)
         return self._millis(before)
 
     def _keep_busy(self, seconds: float) -> None:
         until = _now() + seconds
         while _now() < until:
             if self._under_way() < _WINDOW:
-                self.orders(_TOGETHER)
+                self.order()
             else:
                 time.sleep(0.002)
 
