@@ -58,4 +58,11 @@ def plan(entries: Sequence[Entry], *, suspects: Container[int], now: datetime, p
             continue
         if message.key is not None:
             stopped.add(message.key)
+    result.alone = _not_behind(result.send, result.alone)
     return result
+
+
+def _not_behind(send: Sequence[Entry], alone: Sequence[Entry]) -> list[Entry]:
+    """Return the suspects whose key has nothing in this round yet: that might be refused."""
+    going = {entry.message.key for entry in send} - {None}
+    return [entry for entry in alone if entry.message.key not in going]
