@@ -56,7 +56,7 @@ def encode(event: object, **options: Unpack[PutOptions]) -> Message:
 
 def encode_to(event: object, options: PutOptions, topic_of: Callable[[str], str]) -> Message:
     """Return the event as a message; where nothing names a topic, that of its type's name."""
-    if unknown := options.keys() - PutOptions.__annotations__.keys():
+    if options and (unknown := options.keys() - PutOptions.__annotations__.keys()):
         raise TypeError(f"put() has no option {', '.join(sorted(unknown))}")
     stamp, cls = _described(event, options.get("type"))
     key, version = options.get("key"), options.get("version")
@@ -346,8 +346,13 @@ def _wrong(value: object) -> str | None:
 
 def _walk(value: object, path: str) -> Iterator[tuple[str, object]]:
     yield path, value
-    for step, part in _parts(value):
-        yield from _walk(part, path + step)
+    if type(value) not in _LEAVES:
+        for step, part in _parts(value):
+            yield from _walk(part, path + step)
+
+
+_LEAVES = frozenset({str, int, float, bool, bytes, type(None), Decimal, UUID, datetime})
+"""What most values are; those have no parts, which takes long to find out otherwise."""
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
