@@ -1,0 +1,104 @@
+"""The grounds on which the machine runs: a kind of store, and how its callers use it."""
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+from postroom.connections import sqlite3_transactions
+from postroom.store import Store
+from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing.clock import ManualClock
+
+
+class Ground(Protocol):
+    """A kind of store, and how callers use it."""
+
+    store: Store
+
+    def begin(self) -> AbstractContextManager[Any]:
+        """Open a transaction of a caller's: commit at the end, roll back on an error."""
+        ...
+
+    def savepoint(self, connection: Any) -> AbstractContextManager[None]:
+        """Open a savepoint in it: keep it at the end, roll back to it on an error."""
+        ...
+
+    def lock(self) -> None:
+        """Let a stranger take the database's write lock, where there is one."""
+        ...
+
+    def unlock(self) -> None:
+        """Let the stranger go."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        ...
+
+
+class MemoryGround:
+    """Callers hold a `MemoryTransaction`; nobody can lock anybody out."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._memory = MemoryStore(clock=clock, release_chunk=2)
+        self.store: Store = self._memory
+        self.begin = self._memory.begin
+
+    @contextmanager
+    def savepoint(self, connection: Any) -> Iterator[None]:
+        """Undo the block on an error."""
+        with connection.savepoint():
+            yield
+
+    def lock(self) -> None:
+        """Do nothing."""
+
+    def unlock(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class SqliteGround:
+    """Callers hold a `sqlite3.Connection`; a stranger may hold the write lock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        path = Path(self._folder.name) / "outbox.db"
+        self.store: Store = SqliteStore(path, clock=clock, busy_timeout=timedelta(milliseconds=20))
+        self.begin = sqlite3_transactions(path)
+        self._stranger = sqlite3.connect(path, isolation_level=None, timeout=0)
+
+    @contextmanager
+    def savepoint(self, connection: Any) -> Iterator[None]:
+        """Undo the block on an error."""
+        connection.execute("savepoint inner_one")
+        try:
+            yield
+        except BaseException:
+            connection.execute("rollback to inner_one")
+            connection.execute("release inner_one")
+            raise
+        connection.execute("release inner_one")
+
+    def lock(self) -> None:
+        """Take the write lock, unless somebody else has it."""
+        if not self._stranger.in_transaction:
+            with suppress(sqlite3.OperationalError):
+                self._stranger.execute("begin immediate")
+
+    def unlock(self) -> None:
+        """Roll the stranger back."""
+        if self._stranger.in_transaction:
+            self._stranger.execute("rollback")
+
+    def close(self) -> None:
+        """Delete the file."""
+        self._stranger.close()
+        self._folder.cleanup()

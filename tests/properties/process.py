@@ -1,0 +1,232 @@
+"""A relay as an operating system sees it: it can die or be stopped at any line."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any, Literal, Protocol, cast
+
+from postroom.broker import Broker
+from postroom.errors import BrokerError
+from postroom.events import Event
+from postroom.lane import Lane
+from postroom.message import Entry, Message
+from postroom.outcome import Settled
+from postroom.relay import Relay, RelayBroker, RelayOptions, Step
+from postroom.route import Routes
+from postroom.store import Store
+from postroom.testing.clock import ManualClock
+
+LEASE = timedelta(seconds=15)
+RENEWAL = timedelta(seconds=5)
+CALLS = [
+    f"{when} {call}"
+    for when in ("before", "after")
+    for call in ("settle", "publish", "hold", "read", "sweep", "lease", "ping")
+]
+"""Spots at which a process can crash, freeze, or find the database locked."""
+EVENTS = ["Published", "Publishing", "Sent", "Retried", "Dead", "Held", "Read", "LanesTaken"]
+"""Spots at which it can crash."""
+Fate = Literal["health", "crash", "freeze", "lock"]
+
+
+class Crash(BaseException):
+    """The process is gone: what stands after this line never ran."""
+
+
+class Broken(BaseException):
+    """A rule was broken; no `except Exception` of the relay may keep that from the test."""
+
+
+class Witness(Protocol):
+    """Whoever writes down what relays do to the world."""
+
+    async def before_publish(self, process: "Process", messages: Sequence[Message]) -> None:
+        """See what is about to be sent."""
+        ...
+
+    def published(
+        self,
+        process: "Process",
+        messages: Sequence[Message],
+        answers: Sequence[BrokerError | None],
+    ) -> None:
+        """See what the broker answered."""
+        ...
+
+    def settled(
+        self,
+        process: "Process",
+        lanes: Sequence[Lane],
+        outcomes: Sequence[Settled],
+        done: Collection[int],
+    ) -> None:
+        """See what it wrote down, and how much of that the store took."""
+        ...
+
+    def held(
+        self, process: "Process", lanes: Sequence[Lane], entries: Sequence[Entry], count: int
+    ) -> None:
+        """See which rows it put behind others, and how many the store took."""
+        ...
+
+    def leased(self, process: "Process", lanes: Sequence[Lane]) -> None:
+        """See which lanes it has now."""
+        ...
+
+    def gave(self, process: "Process", lanes: Sequence[Lane] | None) -> None:
+        """See which lanes (None: all) it gave back."""
+        ...
+
+
+class Process:
+    """One relay whose every way to the outside can be cut.
+
+    At one spot of a step (an event, or before or after a call to the store or to the broker) it
+    meets its fate: it crashes (nothing of it reaches the outside any more), it freezes (until
+    `thaw`), or the database gets locked by somebody else.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        broker: Broker,
+        *,
+        witness: Witness,
+        routes: Routes,
+        options: RelayOptions,
+        clock: ManualClock,
+        lock: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.gone = False
+        self.frozen = False
+        self.late = False
+        """Whether it was frozen during its current step, so that its lanes may be gone."""
+        self.just_frozen = False
+        """Whether it was frozen at the last point: right before what it does now."""
+        self.confirmed: set[str] = set()
+        """What the broker confirmed to it in its current step."""
+        self.task: asyncio.Task[Step] | None = None
+        self._witness = witness
+        self._lock = lock
+        self._fate: Fate = "health"
+        self._spot = ""
+        self._gate = asyncio.Event()
+        self.relay = Relay(
+            cast("Store", _Wire(store, self)),
+            cast("RelayBroker", _Wire(broker, self)),
+            routes=routes,
+            options=options,
+            observers=[self._observe],
+            clock=clock,
+            name=name,
+        )
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is within a step and not frozen."""
+        return self.task is not None and not self.task.done() and not self.frozen
+
+    def begin_step(self, fate: Fate, spot: str) -> "asyncio.Task[Step]":
+        """Start a step, which meets its fate at that spot if it comes there."""
+        self._fate, self._spot = fate, spot
+        self.late = False
+        self.confirmed = set()
+        self.task = asyncio.ensure_future(self.relay.step())
+        return self.task
+
+    def disarm(self) -> None:
+        """Let whatever comes now happen in health."""
+        self._fate = "health"
+
+    def thaw(self) -> None:
+        """Let it go on where it was stopped, as if no time had passed."""
+        self.frozen = False
+        self._gate.set()
+
+    def kill(self) -> None:
+        """End it where it is."""
+        self.gone = True
+        self.thaw()
+
+    async def point(self, spot: str) -> None:
+        """Meet whatever fate this spot has."""
+        await asyncio.sleep(0)
+        self.just_frozen = False
+        match self._fate_at(spot):
+            case "freeze":
+                self._gate.clear()
+                self.frozen = self.late = self.just_frozen = True
+                await self._gate.wait()
+            case "lock":
+                self._lock()
+            case "crash":
+                self.gone = True
+        if self.gone:
+            raise Crash
+
+    async def call(self, name: str, target: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        """Make one call to the outside, with the world's witness."""
+        try:
+            if name == "publish":
+                await self._witness.before_publish(self, args[0])
+            result = await target()
+            self._note(name, args, result)
+        except AssertionError as broken:
+            raise Broken(*broken.args) from broken
+        return result
+
+    def _note(self, name: str, args: Sequence[Any], result: Any) -> None:
+        match name:
+            case "publish":
+                self.confirmed |= {
+                    message.id
+                    for message, error in zip(args[0], result, strict=True)
+                    if error is None
+                }
+                self._witness.published(self, args[0], result)
+            case "lease":
+                self._witness.leased(self, result)
+            case "settle":
+                self._witness.settled(self, args[0], args[1], result)
+            case "hold":
+                self._witness.held(self, args[0], args[1], result)
+            case "give":
+                self._witness.gave(self, args[0])
+            case "leave":
+                self._witness.gave(self, None)
+
+    def _observe(self, event: Event) -> None:
+        if self._fate == "crash" and self._fate_at(type(event).__name__) == "crash":
+            self.gone = True
+        if self.gone:
+            raise Crash
+
+    def _fate_at(self, spot: str) -> Fate:
+        if self._fate == "health" or spot != self._spot:
+            return "health"
+        fate, self._fate = self._fate, "health"
+        return fate
+
+
+class _Wire:
+    """Passes every call on, through the points where the process can end."""
+
+    def __init__(self, inner: object, process: Process) -> None:
+        self._inner = inner
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        target = getattr(self._inner, name)
+        if not inspect.iscoroutinefunction(target):
+            return target
+
+        async def call(*args: Any, **options: Any) -> Any:
+            await self._process.point(f"before {name}")
+            result = await self._process.call(name, lambda: target(*args, **options), *args)
+            await self._process.point(f"after {name}")
+            return result
+
+        return call
