@@ -2,21 +2,45 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from postroom._clock import Clock
 from postroom.errors import InvalidMessage, NoTransaction, StoreError
 from postroom.message import Message
 from postroom.statement import Statement
-from postroom.store import Addressed, Query
+from postroom.store import Addressed, Query, Store
 from postroom.stores.memory import MemoryStore, MemoryTransaction
 from postroom.testing.clock import ManualClock
+from postroom.testing.conformance.stage import Run
+from postroom.testing.conformance.store_suite import StoreSuite
 
 LONG = timedelta(seconds=30)
+
+
+class TestMemoryStore(StoreSuite):
+    """The whole contract."""
+
+    def make_store(self, clock: Clock, directory: Path) -> Store:
+        """Return an empty store; it needs no directory."""
+        assert directory.is_dir()
+        return MemoryStore(clock=clock)
+
+    @asynccontextmanager
+    async def transaction(self, store: Store) -> AsyncIterator[Run]:
+        """Begin as a caller does."""
+        assert isinstance(store, MemoryStore)
+        async with store.begin() as transaction:
+
+            async def run(statement: Statement) -> int:
+                return transaction.run(statement)
+
+            yield run
 
 
 @pytest.fixture
