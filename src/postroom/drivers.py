@@ -24,10 +24,21 @@ class _Driver:
     name: str
     path: bool = False
     """Its address is the path of a file."""
+    server: bool = False
+    """Its address names a server, and may carry options of the client library as well."""
+    extra: str = ""
+    """What has to be installed for it, as in `postroom[...]`."""
     options: Mapping[str, Callable[[str], object]]
     """What may follow the `?` of its address, and how it is read."""
 
 
+_POSTGRESQL = _Driver(
+    module="postroom.stores.postgresql",
+    name="PostgresqlStore",
+    server=True,
+    extra="postgresql",
+    options={"schema": str, "prefix": str, "connections": int},
+)
 _STORES = {
     "sqlite": _Driver(
         module="postroom.stores.sqlite",
@@ -35,6 +46,8 @@ _STORES = {
         path=True,
         options={"prefix": str, "busy_timeout": duration},
     ),
+    "postgresql": _POSTGRESQL,
+    "postgres": _POSTGRESQL,
     MEMORY: _Driver(module="postroom.stores.memory", name="MemoryStore", options={}),
 }
 _BROKERS = {
@@ -54,7 +67,7 @@ _BROKERS = {
 }
 _NOT_YET = frozenset(
     {
-        *("postgresql", "postgres", "cockroachdb", "mysql", "mariadb", "mssql", "sqlserver"),
+        *("cockroachdb", "mysql", "mariadb", "mssql", "sqlserver"),
         *("oracle", "mongodb", "rabbitmq", "amqp", "amqps", "kafka", "nats", "redis", "rediss"),
         *("servicebus", "sqs", "pubsub", "pulsar"),
     }
@@ -64,8 +77,9 @@ _NOT_YET = frozenset(
 def open_store(url: str, **options: object) -> Store:
     """Return the store at this address, not opened yet: `await store.open()` connects.
 
-    `sqlite:///relative.db`, `sqlite:////absolute.db` or `memory:`; a third party adds others by
-    an entry point of the group `postroom.stores` that takes the address and the options.
+    `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user@host/database` or
+    `memory:`; a third party adds others by an entry point of the group `postroom.stores` that
+    takes the address and the options.
     Raises SettingsError for an address that no driver takes.
     """
     return cast("Store", _make("store", _STORES, url, options))
@@ -96,15 +110,39 @@ def _make(what: str, own: Mapping[str, _Driver], url: str, options: Mapping[str,
 
 def _build(what: str, driver: _Driver, url: str, options: Mapping[str, object]) -> Any:
     rest, _, query = url.partition(":")[2].partition("?")
+    query, foreign = _divided(driver, query)
     given = {**_query(what, driver, query), **options}
-    make: Callable[..., Any] = getattr(import_module(driver.module), driver.name)
-    arguments = (_path(what, rest),) if driver.path else ()
-    if not driver.path and rest.strip("/"):
+    make = _imported(what, driver)
+    arguments: tuple[str, ...] = ()
+    if driver.path:
+        arguments = (_path(what, rest),)
+    elif driver.server:
+        arguments = (f"{scheme_of(url)}:{rest}{foreign and '?'}{foreign}",)
+    elif rest.strip("/"):
         raise SettingsError(f"{what}: nothing follows 'memory:', it has no name and no place")
     try:
         return make(*arguments, **given)
     except ValueError as error:
         raise SettingsError(f"{what}: {redacted(url)}: {error}") from error
+
+
+def _imported(what: str, driver: _Driver) -> Callable[..., Any]:
+    try:
+        return cast("Callable[..., Any]", getattr(import_module(driver.module), driver.name))
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{what}: the client library {error.name!r} is missing: "
+            f"pip install 'postroom[{driver.extra}]'"
+        ) from error
+
+
+def _divided(driver: _Driver, query: str) -> tuple[str, str]:
+    """Return the part of the query that is ours, and the one that is the client library's."""
+    if not driver.server:
+        return query, ""
+    parts = [part for part in query.split("&") if part]
+    ours = [part for part in parts if unquote(part.partition("=")[0]) in driver.options]
+    return "&".join(ours), "&".join(part for part in parts if part not in ours)
 
 
 def _query(what: str, driver: _Driver, query: str) -> dict[str, object]:

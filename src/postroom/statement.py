@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-Value = int | str | bytes | None
+Scalar = int | str | bytes | None
+Value = Scalar | Sequence[Scalar]
+"""What a parameter may be; a list is an array, for databases that have such."""
 Row = Mapping[str, Value]
 
 

@@ -175,10 +175,10 @@ def test_a_locked_store_exits_with_3(shop: Shop) -> None:
 
 
 def test_an_unsupported_address_exits_with_2(shop: Shop) -> None:
-    done = shop.cli("status", POSTROOM_STORE=f"postgresql://ann:{HUSH}@host/shop")
+    done = shop.cli("status", POSTROOM_STORE=f"mysql://ann:{HUSH}@host/shop")
 
     assert done.code == 2
-    assert "postgresql is not supported by this version" in done.err
+    assert "mysql is not supported by this version" in done.err
 
 
 @pytest.mark.parametrize("variable", ["POSTROOM_STORE", "POSTROOM_BROKER"])

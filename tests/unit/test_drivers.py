@@ -10,6 +10,7 @@ import pytest
 from postroom.drivers import open_broker, open_store
 from postroom.errors import SettingsError
 from postroom.stores.memory import MemoryStore
+from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.sqlite import SqliteStore
 
 
@@ -56,7 +57,10 @@ def test_options_in_the_address_and_by_name() -> None:
     ("url", "expected"),
     [
         ("sqlit:///shop.db", "store: unknown scheme 'sqlit'; did you mean 'sqlite'?"),
-        ("ftp://host/", "store: unknown scheme 'ftp'; known here: sqlite, memory"),
+        (
+            "ftp://host/",
+            "store: unknown scheme 'ftp'; known here: sqlite, postgresql, postgres, memory",
+        ),
         ("shop.db", "store: 'shop.db' is not an address such as sqlite:///postroom.db"),
         ("", "store: '' is not an address such as sqlite:///postroom.db"),
         ("sqlite://shop.db", "did you mean 'sqlite:///shop.db'?"),
@@ -80,11 +84,36 @@ def test_an_address_that_cannot_be_used_is_refused_with_the_cure(url: str, expec
     assert expected in refusal(url)
 
 
-@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "mysql", "amqp", "kafka"])
+@pytest.mark.parametrize("scheme", ["mysql", "mysql+pymysql", "amqp", "kafka"])
 def test_what_is_to_come_is_said_to_be_not_supported_yet(scheme: str) -> None:
     reason = refusal(f"{scheme}://ann:s3cr3t@host/shop")
 
-    assert reason == f"store: {scheme} is not supported by this version; known: sqlite:, memory:"
+    known = "sqlite:, postgresql:, postgres:, memory:"
+    assert reason == f"store: {scheme} is not supported by this version; known: {known}"
+
+
+def test_a_server_is_named_with_its_own_options_and_with_those_of_its_client() -> None:
+    store = open_store(
+        "postgres://ann@host:5433/shop?sslmode=require&prefix=mail_&schema=My%20Schema",
+        connections=2,
+    )
+
+    assert isinstance(store, PostgresqlStore)
+    assert store.dsn == "postgres://ann@host:5433/shop?sslmode=require"
+    assert store.schema().startswith('create schema if not exists "My Schema"')
+    assert "mail_outbox" in store.schema()
+
+
+def test_a_client_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("postroom.stores.postgresql")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    reason = refusal("postgresql://host/shop")
+
+    assert reason == (
+        "store: the client library 'asyncpg' is missing: pip install 'postroom[postgresql]'"
+    )
 
 
 @pytest.mark.parametrize("url", ["ann:s3cr3t@host", "x://ann:s3cr3t@h", "sqlite://a:s3cr3t@h/x"])

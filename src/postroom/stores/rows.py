@@ -10,7 +10,7 @@ from typing import Any
 from postroom._clock import from_micros, to_micros
 from postroom.lane import lane_of
 from postroom.message import NO_HEADERS, Entry, Message, State
-from postroom.statement import Row
+from postroom.statement import Scalar
 from postroom.store import Addressed
 
 _SHOWN_ID = 255
@@ -25,7 +25,7 @@ def micros(moment: datetime | None) -> int | None:
     return None if moment is None else to_micros(moment)
 
 
-def new_row(addressed: Addressed, now: int) -> Row:
+def new_row(addressed: Addressed, now: int) -> Mapping[str, Scalar]:
     """Return the values of the row that a message begins as."""
     message = addressed.message
     deliver_at = micros(message.deliver_at)
@@ -49,7 +49,7 @@ def new_row(addressed: Addressed, now: int) -> Row:
     }
 
 
-def inbox_row(consumer: str, message_id: str, now: int) -> Row:
+def inbox_row(consumer: str, message_id: str, now: int) -> Mapping[str, Scalar]:
     """Return the values of the row that says this consumer has seen this id."""
     text = message_id.encode("utf-8", "surrogatepass")
     return {

@@ -1,0 +1,127 @@
+-- All times are microseconds since 1970 (UTC).
+
+create table postroom_schema (
+    version integer primary key,
+    name text not null,
+    applied_at bigint not null
+);
+
+-- The places in the order. CACHE 1: a session that kept numbers back would give out low ones late.
+create sequence postroom_place as bigint cache 1;
+
+-- The messages. A row takes its transaction's id before its place: whoever sees that all older
+-- transactions have ended then knows that all lower places are visible or will never be. Wide
+-- columns stand last.
+create table postroom_outbox (
+    seq bigint primary key
+        default (case when pg_current_xact_id() is not null then nextval('postroom_place') end),
+    version bigint,
+    due_at bigint,
+    deliver_at bigint,
+    expires_at bigint,
+    created_at bigint not null
+        default cast(extract(epoch from clock_timestamp()) * 1000000 as bigint),
+    settled_at bigint,
+    attempts integer not null default 0,
+    lane smallint not null check (lane between 0 and 63),
+    blocks boolean not null default false,
+    state text collate "C" not null default 'ready'
+        check (state in ('scheduled', 'ready', 'waiting', 'held', 'sent', 'dead')),
+    id text collate "C" not null unique check (octet_length(id) between 1 and 255),
+    route text collate "C" not null default 'default' check (octet_length(route) <= 255),
+    key text collate "C" check (octet_length(key) <= 1024),
+    type text collate "C" not null,
+    topic text collate "C" not null,
+    content_type text collate "C" not null default 'application/json',
+    error text collate "C",
+    headers text collate "C" not null default '{}',
+    payload bytea not null,
+    check (due_at is null or state in ('scheduled', 'waiting'))
+) with (
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+alter sequence postroom_place owned by postroom_outbox.seq;
+
+-- A fresh row touches the first of these and the two unique ones, no other.
+create index postroom_outbox_ready on postroom_outbox (route, lane, seq) where state = 'ready';
+create index postroom_outbox_due on postroom_outbox (route, lane, due_at)
+    where due_at is not null;
+create index postroom_outbox_blockers on postroom_outbox (route, key, seq)
+    where blocks and key is not null;
+create index postroom_outbox_parked on postroom_outbox (route, lane, expires_at)
+    where state = 'dead' and blocks and expires_at is not null;
+create index postroom_outbox_dead on postroom_outbox (seq) where state = 'dead';
+create index postroom_outbox_sent on postroom_outbox (settled_at) where state = 'sent';
+
+-- Who may read and settle what; the epoch rises at every change of owner. Up to `mark` nothing of
+-- the lane is ready; whoever makes a lower row ready lowers it and raises `nudges`.
+create table postroom_lane (
+    route text collate "C" not null,
+    number smallint not null check (number between 0 and 63),
+    owner text collate "C",
+    epoch bigint not null default 0,
+    mark bigint not null default 0,
+    nudges bigint not null default 0,
+    primary key (route, number)
+) with (
+    fillfactor = 25,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 200,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- The relays: one row each is all that a renewal writes.
+create table postroom_relay (
+    name text collate "C" primary key,
+    seen_at bigint not null,
+    lease bigint not null,
+    suspected_at bigint,
+    routes text not null
+) with (
+    fillfactor = 25,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 100,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Until when some relay sleeps and wants to be woken. A sequence, because it is changed in place:
+-- a row would leave a dead one behind at every change, and every writer would look through them.
+create sequence postroom_asleep as bigint minvalue 0 start 0;
+
+create function postroom_wake() returns trigger language plpgsql as $$
+begin
+    perform pg_notify('postroom-' || cast(tg_relid as text), '');
+    return null;
+end
+$$;
+create trigger postroom_outbox_wake after insert on postroom_outbox for each statement
+    when (
+        pg_sequence_last_value('postroom_asleep')
+        > extract(epoch from clock_timestamp()) * 1000000
+    )
+    execute function postroom_wake();
+
+-- The messages that took effect. The key is the SHA-256 of the id's UTF-8 bytes: exact for ids
+-- of any length. The readable id is shortened and only for people.
+create table postroom_inbox (
+    handled_at bigint not null,
+    consumer text collate "C" not null,
+    message_key bytea not null,
+    message_id text collate "C" not null,
+    primary key (consumer, message_key)
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
+create index postroom_inbox_handled on postroom_inbox (handled_at);
+
+-- What people changed.
+create table postroom_audit (
+    number bigint generated always as identity primary key,
+    at bigint not null,
+    actor text not null,
+    action text not null,
+    detail text not null,
+    count bigint not null
+);

@@ -1,0 +1,70 @@
+"""Bring the tables up to date, and tell whether they are."""
+
+from collections.abc import Sequence
+
+from postroom.errors import SchemaMismatch
+from postroom.stores.postgresql.names import Names, identifier
+from postroom.stores.postgresql.work import Work
+from postroom.stores.queries import Migration
+
+_LOCK = 5795975185870843756
+"""One number for all schemas: two of them may wait for each other, which harms nobody."""
+
+
+async def version_of(work: Work, names: Names) -> int:
+    """Return the version of the tables, 0 where there are none."""
+    if not await work.value("tables", name=names.quoted("schema")):
+        return 0
+    return int(await work.value("version") or 0)
+
+
+async def check_version(
+    work: Work, names: Names, migrations: Sequence[Migration], place: str
+) -> None:
+    """Raise SchemaMismatch, with the cure, where the tables are not of this version."""
+    found, wanted = await version_of(work, names), migrations[-1].version
+    if found == 0:
+        raise SchemaMismatch(f"{place} has no Postroom tables yet: run `postroom init`")
+    if found < wanted:
+        raise SchemaMismatch(
+            f"the tables in {place} have version {found}, this Postroom needs {wanted}: "
+            "run `postroom init`"
+        )
+    if found > wanted:
+        raise SchemaMismatch(
+            f"the tables in {place} have version {found}, newer than this Postroom, which knows "
+            f"{wanted}: upgrade Postroom"
+        )
+
+
+async def migrate(work: Work, names: Names, migrations: Sequence[Migration]) -> list[str]:
+    """Apply what is missing, all in one transaction; return the names."""
+    await work.value("migration-lock", number=_LOCK)
+    if names.schema is not None and not await work.value("schema-exists", name=names.schema):
+        await work.script(created(names.schema))
+    found = await version_of(work, names)
+    applied = []
+    for migration in migrations:
+        if migration.version > found:
+            await work.script(migration.sql)
+            await work.change("migrated", version=migration.version, name=migration.name)
+            applied.append(migration.name)
+    return applied
+
+
+def printed(names: Names, migrations: Sequence[Migration], migrated: str) -> str:
+    """Return the SQL that does the same as `migrate` when a person runs it."""
+    parts = [] if names.schema is None else [f"{created(names.schema)};\n"]
+    for migration in migrations:
+        record = (
+            migrated.replace(":version", str(migration.version))
+            .replace(":name", f"'{migration.name}'")
+            .replace(":now", "null")
+        )
+        parts.append(f"begin;\n\n{migration.sql.strip()}\n\n{record};\ncommit;\n")
+    return "\n".join(parts)
+
+
+def created(schema: str) -> str:
+    """Return the statement that makes the schema where there is none."""
+    return f"create schema if not exists {identifier(schema)}"

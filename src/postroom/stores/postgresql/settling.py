@@ -1,0 +1,141 @@
+"""Write down what became of a batch, and let held rows follow their head."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+from postroom.lane import Lane
+from postroom.message import Entry
+from postroom.outcome import Dead, Retry, Sent, Settled
+from postroom.stores.postgresql.marks import Marks, known
+from postroom.stores.postgresql.work import Work
+
+CHUNK = 500
+"""Held rows of one key that become ready together."""
+ROOM = 2_000
+"""Held rows of all keys that become ready together."""
+_MICROSECOND = timedelta(microseconds=1)
+
+Blocked = tuple[str, int, int]
+"""A key, its lane, and the seq behind which its held rows stand."""
+
+
+async def settle(
+    work: Work, marks: Marks, lanes: Sequence[Lane], settled: Sequence[Settled], *, keep: bool
+) -> frozenset[int]:
+    """Settle what is still ours; the first statement of each route locks its lanes."""
+    done: set[int] = set()
+    for route, owned in by_route(lanes).items():
+        mine = [one for one in settled if one.entry.route == route]
+        if not mine:
+            continue
+        ours = await _settle(work, owned, mine, keep=keep)
+        done |= ours
+        if blocked := _passed(one for one in mine if one.entry.seq in ours):
+            await release(work, marks, owned, blocked, room=ROOM)
+    return frozenset(done)
+
+
+async def hold(work: Work, lanes: Sequence[Lane], entries: Sequence[Entry]) -> int:
+    """Hold those of these rows that are still ours."""
+    held = 0
+    for route, owned in by_route(lanes).items():
+        mine = [entry for entry in entries if entry.route == route]
+        if mine:
+            held += await work.change("hold", **_fence(owned), **_which(mine))
+    return held
+
+
+async def release(
+    work: Work, marks: Marks, lanes: Sequence[Lane], blocked: Sequence[Blocked], *, room: int
+) -> int:
+    """Make the first held rows of these keys ready if only such stand first; return how many.
+
+    The lanes are of one route, and locked.
+    """
+    return int(
+        await work.value(
+            "release",
+            route=lanes[0].route,
+            keys=[key for key, _, _ in blocked],
+            lanes=[lane for _, lane, _ in blocked],
+            afters=[after for _, _, after in blocked],
+            chunk=CHUNK,
+            room=room,
+            **known(lanes, marks),
+        )
+    )
+
+
+def by_route(lanes: Iterable[Lane]) -> Mapping[str, list[Lane]]:
+    """Return the lanes of each route, all in the order in which they are locked."""
+    routes: dict[str, list[Lane]] = defaultdict(list)
+    for lane in sorted(lanes):
+        routes[lane.route].append(lane)
+    return routes
+
+
+async def fence(work: Work, lanes: Sequence[Lane]) -> set[int]:
+    """Lock these lanes of one route; return the numbers of those that are still ours."""
+    return {row[0] for row in await work.rows("fence", **_fence(lanes))}
+
+
+def _fence(lanes: Sequence[Lane]) -> dict[str, object]:
+    return {
+        "route": lanes[0].route,
+        "numbers": [lane.number for lane in lanes],
+        "epochs": [lane.epoch for lane in lanes],
+    }
+
+
+def _which(entries: Sequence[Entry]) -> dict[str, object]:
+    return {
+        "seqs": [entry.seq for entry in entries],
+        "ids": [entry.message.id for entry in entries],
+    }
+
+
+async def _settle(
+    work: Work, lanes: Sequence[Lane], settled: Sequence[Settled], *, keep: bool
+) -> set[int]:
+    sent = [one.entry for one in settled if isinstance(one.outcome, Sent)]
+    other = [one for one in settled if not isinstance(one.outcome, Sent)]
+    done: set[int] = set()
+    if sent:
+        query = "settle-sent" if keep else "settle-gone"
+        done |= {row[0] for row in await work.rows(query, **_fence(lanes), **_which(sent))}
+    if other:
+        values = _which([one.entry for one in other]) | _changes(other)
+        done |= {row[0] for row in await work.rows("settle-other", **_fence(lanes), **values)}
+    return done
+
+
+def _changes(settled: Sequence[Settled]) -> dict[str, object]:
+    """Return the columns of rows that were not sent."""
+    changes: list[tuple[str, bool, int, str, int | None]] = []
+    for one in settled:
+        match one.outcome:
+            case Retry(delay=delay, error=error):
+                changes.append(("waiting", True, 1, _storable(error), delay // _MICROSECOND))
+            case Dead(error=error, blocks=blocks, attempted=attempted):
+                changes.append(("dead", blocks, int(attempted), _storable(error), None))
+    names = ("states", "blocks", "attempts", "errors", "delays")
+    return {name: [change[place] for change in changes] for place, name in enumerate(names)}
+
+
+def _passed(settled: Iterable[Settled]) -> list[Blocked]:
+    """Return the keys whose head has gone, with the last row of each that did."""
+    last: dict[str, Entry] = {}
+    for one in settled:
+        gone = isinstance(one.outcome, Sent) or (
+            isinstance(one.outcome, Dead) and not one.outcome.blocks
+        )
+        key = one.entry.message.key
+        if gone and key is not None and (key not in last or last[key].seq < one.entry.seq):
+            last[key] = one.entry
+    return [(key, entry.lane, entry.seq) for key, entry in last.items()]
+
+
+def _storable(text: str) -> str:
+    """Return the text as PostgreSQL can keep it: without NUL, and as UTF-8."""
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,166 @@
+"""Wait for commits: a hint that saves waiting for the next poll, and nothing else."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from postroom.stores.postgresql.database import Database
+from postroom.stores.postgresql.errors import CLIENT_ERRORS
+from postroom.stores.postgresql.work import Work
+
+SLEEP = 4.0
+"""Seconds for which one word that we sleep holds; while it does, writers notify."""
+ASK = 1.0
+"""Seconds between two signs of life of the listening connection."""
+ANSWER = 2.0
+"""Seconds for the answer; a connection whose packets are dropped says nothing for ever."""
+_ECHO = "echo"
+_LONGEST_PAUSE = 30.0
+_log = logging.getLogger(__name__)
+
+
+class Listener:
+    """A connection of its own, outside the pool, that hears when somebody commits.
+
+    It mends itself. Behind a transaction pooler nothing can be heard: then it says so once, and
+    waiting is nothing but the time-out.
+    """
+
+    def __init__(self, database: Database, work: Callable[[Any, float], Work]) -> None:
+        """Listen to that database; `work` wraps the connection."""
+        self._database = database
+        self._work = work
+        self._connection: Any = None
+        self._channel = ""
+        self._heard = asyncio.Event()
+        self._echoed = asyncio.Event()
+        self._asked_at = 0.0
+        self._deaf = False
+        self._pause = 1.0
+        self._try_at = 0.0
+
+    @property
+    def deaf(self) -> bool:
+        """Whether a pooler stands between, so that nothing is heard."""
+        return self._deaf
+
+    async def wait(self, sleep: Callable[[], Awaitable[None]]) -> None:
+        """Return when somebody has committed since the last call, or `sleep` is over.
+
+        It returns at once where something may have been missed: writers notify only after they
+        could see that we sleep.
+        """
+        sleeping = asyncio.ensure_future(sleep())
+        hearing = asyncio.ensure_future(self._heard.wait())
+        try:
+            while not sleeping.done():
+                if await self._missed() or self._heard.is_set():
+                    break
+                await asyncio.wait(
+                    {sleeping, hearing}, timeout=ASK, return_when=asyncio.FIRST_COMPLETED
+                )
+        finally:
+            self._heard.clear()
+            for task in (sleeping, hearing):
+                task.cancel()
+            await asyncio.gather(sleeping, hearing, return_exceptions=True)
+
+    def close(self) -> None:
+        """End the connection, and every wait."""
+        self._drop()
+        self._heard.set()
+
+    async def _missed(self) -> bool:
+        """Say that we sleep; return whether something may have been committed unheard."""
+        if self._deaf:
+            return False
+        if self._connection is None:
+            if time.monotonic() < self._try_at or not await self._listen():
+                return False
+            await self._ask()
+            return True
+        if time.monotonic() < self._asked_at + ASK:
+            return False
+        return await self._ask()
+
+    async def _ask(self) -> bool:
+        """Renew the word that we sleep; return whether it had run out."""
+        self._asked_at = time.monotonic()
+        try:
+            async with asyncio.timeout(ANSWER):
+                rows = await self._work(self._connection, ANSWER).rows(
+                    "sleep", length=int(SLEEP * 1_000_000)
+                )
+        except CLIENT_ERRORS:
+            self._drop()
+            return True
+        except BaseException:
+            self._drop()
+            raise
+        return bool(rows) and not rows[0][1]
+
+    async def _listen(self) -> bool:
+        connection: Any = None
+        try:
+            connection = await self._database.connect()
+            work = self._work(connection, ANSWER)
+            self._channel = await work.value("channel")
+            connection.add_termination_listener(self._ended)
+            await connection.add_listener(self._channel, self._notified)
+            direct = await work.value("backend") == connection.get_server_pid()
+            self._connection = connection
+            if not direct and not await self._hears():
+                self._go_deaf()
+                return False
+        except CLIENT_ERRORS:
+            self._drop()
+            self._wait_longer()
+            return False
+        except BaseException:
+            self._drop()
+            if connection is not None:
+                connection.terminate()
+            raise
+        self._pause = 1.0
+        return True
+
+    async def _hears(self) -> bool:
+        """Return whether a word said through another connection arrives."""
+        self._echoed.clear()
+
+        async def say(work: Work) -> None:
+            await work.value("notify", channel=self._channel, word=_ECHO)
+
+        await self._database.write(say)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER):
+                await self._echoed.wait()
+        return self._echoed.is_set()
+
+    def _go_deaf(self) -> None:
+        self._deaf = True
+        self._drop()
+        _log.warning(
+            "%s is reached through a transaction pooler: there are no wake-ups, only polling",
+            self._database.place,
+        )
+
+    def _notified(self, _connection: Any, _pid: int, _channel: str, word: str) -> None:
+        (self._echoed if word == _ECHO else self._heard).set()
+
+    def _ended(self, connection: Any) -> None:
+        if connection is self._connection:
+            self._connection = None
+            self._heard.set()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    def _wait_longer(self) -> None:
+        self._try_at = time.monotonic() + self._pause
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
