@@ -82,7 +82,7 @@ def shipping(shop: Shop) -> Shop:
 
 def finished(shop: Shop, *args: str, **environ: str) -> tuple[int, str, str]:
     """Run a command as a process to its end."""
-    process = shop.process(*args, **environ)
+    process = shop.process(*args, stdin=None, **environ)
     out, err = process.communicate(timeout=30)
     return process.returncode, out, err
 

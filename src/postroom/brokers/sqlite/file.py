@@ -172,7 +172,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables in a new file; refuse one that is not, or not yet, ours."""
-    if _is_current(connection, path):
+    if _looked_at_once(connection, path):
         connection.execute("PRAGMA journal_mode = WAL")
         return
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -186,6 +186,15 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     except BaseException:
         _roll_back(connection)
         raise
+
+
+def _looked_at_once(connection: sqlite3.Connection, path: Path) -> bool:
+    """Ask in one read transaction: between two questions another process may create the file."""
+    connection.execute("BEGIN")
+    try:
+        return _is_current(connection, path)
+    finally:
+        _roll_back(connection)
 
 
 def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
