@@ -35,6 +35,22 @@ class Message:
     expires_at: datetime | None = None
     """Given up when it was not sent by this moment."""
 
+    def with_headers(self, headers: Mapping[str, str]) -> "Message":
+        """Return the same message with these headers instead of its own."""
+        # Written out: `dataclasses.replace` takes four times as long, for every message sent.
+        return Message(
+            type=self.type,
+            payload=self.payload,
+            id=self.id,
+            content_type=self.content_type,
+            key=self.key,
+            version=self.version,
+            headers=headers,
+            topic=self.topic,
+            deliver_at=self.deliver_at,
+            expires_at=self.expires_at,
+        )
+
 
 class State(StrEnum):
     """Where a row of the outbox is; each state has one owner who moves it on."""

@@ -1,7 +1,7 @@
 """What a handler is given beside the event."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar, Unpack
 
 from postroom.codecs import PutOptions, encode
@@ -46,7 +46,7 @@ class _Facts:
         headers = {name: cause.headers[name] for name in _PASSED_ON if name in cause.headers}
         headers["correlation-id"] = cause.headers.get("correlation-id", cause.id)
         headers["causation-id"] = cause.id
-        return replace(made, headers={**headers, **made.headers})
+        return made.with_headers({**headers, **made.headers})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -93,7 +92,8 @@ class Flight:
     async def _call(self, entries: Iterable[Entry], lanes: Mapping[int, Lane]) -> list[Answer]:
         remaining = self._tenure.remaining
         timeout = min(self._options.publish_timeout.total_seconds(), remaining)
-        ours = tuple(entry for entry in entries if self._tenure.owns(lanes[entry.lane]))
+        owned = {number for number, lane in lanes.items() if self._tenure.owns(lane)}
+        ours = tuple(entry for entry in entries if entry.lane in owned)
         if not ours or timeout <= 0:
             return []
         self._observers.emit(Publishing(route=self._route.name, entries=ours))
@@ -148,4 +148,4 @@ def _by_key(entries: Iterable[Entry]) -> list[deque[Entry]]:
 def _labelled(entry: Entry, lane: Lane) -> Message:
     """Add what helps a person who looks at the wire; nothing may depend on it."""
     labels = {"postroom-seq": str(entry.seq), "postroom-epoch": str(lane.epoch)}
-    return replace(entry.message, headers={**entry.message.headers, **labels})
+    return entry.message.with_headers({**entry.message.headers, **labels})

@@ -14,6 +14,8 @@ PLACES = ", ".join("?" * 10)
 
 Row = tuple[Any, ...]
 _LARGEST = 2**63
+_encode = json.JSONEncoder().encode
+_decode = json.JSONDecoder().decode
 
 
 def refusal(message: Message, limit: int) -> RefusedForGood | None:
@@ -25,9 +27,7 @@ def refusal(message: Message, limit: int) -> RefusedForGood | None:
         return RefusedForGood("its version does not fit into 64 bits")
     texts = (message.id, message.type, message.topic, message.key, message.content_type)
     try:
-        for text in (*texts, *message.headers, *message.headers.values()):
-            if text is not None:
-                text.encode()
+        "".join(filter(None, (*texts, *message.headers, *message.headers.values()))).encode()
     except UnicodeEncodeError:
         return RefusedForGood("a field of it is not valid Unicode (an unpaired surrogate)")
     return None
@@ -43,7 +43,7 @@ def to_row(message: Message) -> Row:
         message.version,
         message.content_type,
         message.payload,
-        json.dumps(dict(message.headers)) if message.headers else "{}",
+        _encode(dict(message.headers)) if message.headers else "{}",
         _micros(message.deliver_at),
         _micros(message.expires_at),
     )
@@ -61,7 +61,7 @@ def from_row(row: Row) -> Message:
         version=version,
         content_type=content_type,
         payload=payload,
-        headers=NO_HEADERS if headers == "{}" else json.loads(headers),
+        headers=NO_HEADERS if headers == "{}" else _decode(headers),
         deliver_at=None if deliver_at is None else from_micros(deliver_at),
         expires_at=None if expires_at is None else from_micros(expires_at),
     )
