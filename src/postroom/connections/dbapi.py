@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -118,6 +119,8 @@ class SqliteTransactions:
         self._idle: list[sqlite3.Connection] = []
         self._patience = max(float(arguments.get("timeout", DEFAULT_TIMEOUT)), 0.0)
         self._turn = threading.Lock()
+        # Also at the end of the program: Python 3.13 warns of each connection left open.
+        weakref.finalize(self, _close_all, self._idle)
 
     @contextmanager
     def __call__(self) -> Iterator[sqlite3.Connection]:
@@ -154,8 +157,7 @@ class SqliteTransactions:
 
     def close(self) -> None:
         """Close the connections that nobody uses; more are opened when needed."""
-        while self._idle:
-            self._idle.pop().close()
+        _close_all(self._idle)
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -166,6 +168,11 @@ class SqliteTransactions:
                 self._path, isolation_level=None, check_same_thread=False, **self._arguments
             )
             return connection
+
+
+def _close_all(connections: list[sqlite3.Connection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 def sqlite3_transactions(path: str | PathLike[str], **arguments: Any) -> SqliteTransactions:
