@@ -281,13 +281,16 @@ class World:
         assert not gone, f"never arrived: {gone}"
 
     async def _drain(self) -> None:
-        """Step until nothing moves for longer than any lease, backoff or schedule lasts."""
+        """Step until nothing moves for longer than any lease, backoff or schedule lasts.
+
+        A message that the broker fails on, for as long as its faults last, moves too.
+        """
         quiet = 0
-        for _ in range(200):
-            before = await self.ledger.rows()
+        for _ in range(500):
+            before = await self.ledger.rows(), len(self.broker.calls)
             for process in list(self.processes):
                 await self._step([process])
-            moved = await self.ledger.rows() != before
+            moved = (await self.ledger.rows(), len(self.broker.calls)) != before
             quiet = 0 if moved else quiet + 1
             if quiet > 7:
                 return

@@ -15,10 +15,10 @@ from postroom.stores.memory import lanes as leases
 from postroom.stores.memory.tables import Key, Tables, key_of, place_of, rows_of
 from postroom.stores.memory.transaction import MemoryTransaction
 from postroom.stores.memory.turns import Bell, Turns
+from postroom.stores.selection import DISCARDABLE, described, replayable
 from postroom.stores.sharing import Place
 
 _FEATURES = StoreFeatures(wakes=True, durable=False, many_processes=False, commit_order=True)
-_AT_REST = (State.DEAD, State.WAITING, State.HELD, State.SCHEDULED)
 _UNSENT = (State.READY, State.WAITING, State.HELD)
 
 
@@ -231,9 +231,8 @@ class MemoryStore:
 
     async def replay(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Make matching dead (or, if the query names them, sent) rows ready; return how many."""
-        states = (State.DEAD, State.SENT) if State.SENT in query.states else (State.DEAD,)
         with self._guard:
-            rows = self._tables.matching(query, states, limit)
+            rows = self._tables.matching(query, replayable(query), limit)
             for row in () if dry_run else rows:
                 again = replace(
                     row, state=State.READY, attempts=0, blocks=False, settled_at=None, error=None
@@ -242,15 +241,15 @@ class MemoryStore:
                     self._tables.change(again)
                 else:
                     self._tables.move_to_end(again)
-            return self._acted("replay", actor, repr(query), len(rows), dry_run=dry_run)
+            return self._acted("replay", actor, described(query), len(rows), dry_run=dry_run)
 
     async def discard(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Delete matching rows that are dead, waiting, held or scheduled; return how many."""
         with self._guard:
-            rows = self._tables.matching(query, _AT_REST, limit)
+            rows = self._tables.matching(query, DISCARDABLE, limit)
             for row in () if dry_run else rows:
                 self._tables.remove(row)
-            return self._acted("discard", actor, repr(query), len(rows), dry_run=dry_run)
+            return self._acted("discard", actor, described(query), len(rows), dry_run=dry_run)
 
     async def release(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Let keys go on past their dead heads: matching dead rows stop blocking."""
@@ -259,7 +258,7 @@ class MemoryStore:
             rows = [row for row in dead if row.blocks][:limit]
             for row in () if dry_run else rows:
                 self._tables.change(replace(row, blocks=False))
-            return self._acted("release", actor, repr(query), len(rows), dry_run=dry_run)
+            return self._acted("release", actor, described(query), len(rows), dry_run=dry_run)
 
     async def prune(
         self,
