@@ -9,7 +9,9 @@ from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from postroom.connections.outages import FAILED
 from postroom.connections.paramstyle import bind
+from postroom.connections.psycopg import IN_ERROR, IN_TRANSACTION
 from postroom.errors import NoTransaction, PutRefused
 from postroom.statement import Statement
 
@@ -65,6 +67,8 @@ def require(caller: Caller) -> None:
         raise NoTransaction(_AUTOCOMMIT)
     if connection.dialect.name == "sqlite":
         _require_sqlite(connection)
+    elif connection.dialect.name == "postgresql":
+        _require_postgresql(connection)
 
 
 async def run_async(caller: AsyncCaller, statement: Statement) -> int:
@@ -75,6 +79,11 @@ async def run_async(caller: AsyncCaller, statement: Statement) -> int:
 async def require_async(caller: AsyncCaller) -> None:
     """Raise `NoTransaction`, with the cure, unless a transaction is open that can be joined."""
     await _joined(caller).run_sync(require)
+
+
+async def require_intact_async(caller: AsyncCaller) -> None:
+    """Raise `NoTransaction` unless a transaction is open that can be committed."""
+    await _joined(caller).run_sync(_require_intact)
 
 
 def begin_immediately(engine: EngineType) -> EngineType:
@@ -159,6 +168,36 @@ def _require_sqlite(connection: Connection) -> None:
         raise NoTransaction(_AUTOCOMMIT)
     if nested and not connection.dispatch.begin:
         raise NoTransaction(_SAVEPOINT)
+
+
+def _require_intact(caller: Connection | Session) -> None:
+    require(caller)
+    connection = _connection(caller)
+    if connection.dialect.driver == "asyncpg":
+        # It does not tell whether the transaction has failed; the database does.
+        connection.exec_driver_sql("select 1")
+
+
+def _require_postgresql(connection: Connection) -> None:
+    driver: Any = connection.connection.driver_connection
+    adapted: Any = connection.connection.dbapi_connection
+    status = _status(driver)
+    # A driver that does not commit by itself begins before the first statement.
+    if adapted.autocommit and status != IN_TRANSACTION:
+        raise NoTransaction(_AUTOCOMMIT)
+    if status == IN_ERROR:
+        raise NoTransaction(FAILED)
+
+
+def _status(driver: Any) -> int | None:
+    """Return what libpq, or asyncpg, says of the transaction; None where neither is there."""
+    if hasattr(driver, "pgconn"):
+        return int(driver.pgconn.transaction_status)
+    if hasattr(driver, "get_transaction_status"):
+        return int(driver.get_transaction_status())
+    if hasattr(driver, "is_in_transaction"):
+        return IN_TRANSACTION if driver.is_in_transaction() else None
+    return None
 
 
 def _begins_late(connection: Connection) -> bool:

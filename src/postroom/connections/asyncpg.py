@@ -1,0 +1,164 @@
+"""Connections of asyncpg, single or from a pool."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from postroom.connections.dbapi import CLOSED
+from postroom.connections.paramstyle import bind
+from postroom.errors import NoTransaction, StoreUnavailable
+from postroom.statement import Statement
+
+if TYPE_CHECKING:
+    import asyncpg
+
+_NOT_BEGUN = (
+    "the asyncpg connection is not in a transaction, so the message would be committed alone; "
+    "use `async with connection.transaction():`"
+)
+_PATIENCE = timedelta(seconds=30)
+_FAREWELL = 5.0
+"""Seconds that a rollback may take before the connection is taken for lost."""
+
+
+class AsyncpgConnection(Protocol):
+    """An open `asyncpg.Connection`, also one that `pool.acquire()` has given."""
+
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    def is_closed(self) -> bool:
+        """Whether the connection was closed or lost."""
+        ...
+
+    def execute(self, query: str, *args: Any) -> Awaitable[str]:
+        """Run a statement; returns its command tag."""
+        ...
+
+
+class AsyncpgPool(Protocol):
+    """An open `asyncpg.Pool`."""
+
+    def acquire(self, *, timeout: float | None = None) -> Awaitable[Any]:
+        """Return a connection once one is free."""
+        ...
+
+    def release(self, connection: Any, *, timeout: float | None = None) -> Awaitable[None]:
+        """Take a connection back."""
+        ...
+
+
+async def run(connection: AsyncpgConnection, statement: Statement) -> int:
+    """Run the statement once for each row; return how many rows that affected."""
+    sql, rows = bind(statement, "numeric_dollar")
+    tags = [await connection.execute(sql, *row) for row in rows]
+    return sum(_affected(tag) for tag in tags)
+
+
+async def require(connection: AsyncpgConnection) -> None:
+    """Raise `NoTransaction` unless a transaction is open.
+
+    One that has failed cannot be told from one that has not, before a statement is tried.
+    """
+    from asyncpg import InterfaceError  # noqa: PLC0415 - an extra: only needed where it is used
+
+    try:
+        closed, begun = connection.is_closed(), connection.is_in_transaction()
+    except InterfaceError as error:
+        raise NoTransaction(
+            "the connection was given back to its pool; put the message before that"
+        ) from error
+    if closed:
+        raise NoTransaction(CLOSED)
+    if not begun:
+        raise NoTransaction(_NOT_BEGUN)
+
+
+async def require_intact(connection: AsyncpgConnection) -> None:
+    """Raise unless a transaction is open that can be committed; asks the database."""
+    await require(connection)
+    await connection.execute("select 1")
+
+
+def asyncpg_transactions(
+    pool: AsyncpgPool, *, patience: timedelta = _PATIENCE, **options: Any
+) -> "Callable[[], AbstractAsyncContextManager[asyncpg.Connection]]":
+    """Return a function that opens a transaction on a connection of the pool, for `async with`.
+
+    Each `async with begin() as connection:` commits at the end, rolls back on an error, and gives
+    the connection back. It raises StoreUnavailable where the pool has no connection to give for
+    so long (`patience`), or the connection was lost. `options` go to `connection.transaction`,
+    such as `isolation="serializable"`.
+    """
+
+    @asynccontextmanager
+    async def begin() -> AsyncIterator[Any]:
+        connection = await _acquired(pool, patience)
+        try:
+            async with _transaction(connection, options):
+                yield connection
+        finally:
+            await _released(pool, connection)
+
+    return begin
+
+
+async def _acquired(pool: AsyncpgPool, patience: timedelta) -> Any:
+    from asyncpg import InterfaceError  # noqa: PLC0415 - an extra: only needed where it is used
+
+    try:
+        return await pool.acquire(timeout=patience.total_seconds())
+    except TimeoutError as error:
+        raise StoreUnavailable(
+            f"the pool gave no connection within {patience.total_seconds():g} s"
+        ) from error
+    except (OSError, InterfaceError) as error:
+        raise StoreUnavailable(f"the pool gives no connection: {error}") from error
+
+
+async def _released(pool: AsyncpgPool, connection: Any) -> None:
+    from asyncpg import InterfaceError, PostgresError  # noqa: PLC0415 - only where it is used
+
+    # The transaction is over; what a lost connection says at its end changes nothing.
+    with suppress(OSError, InterfaceError, PostgresError):
+        await pool.release(connection, timeout=_FAREWELL)
+
+
+@asynccontextmanager
+async def _transaction(connection: Any, options: dict[str, Any]) -> AsyncIterator[None]:
+    from asyncpg import InterfaceError  # noqa: PLC0415 - an extra: only needed where it is used
+
+    transaction = connection.transaction(**options)
+    await transaction.start()
+    try:
+        yield
+    except BaseException as error:
+        alive = await _rolled_back(connection, transaction)
+        if not alive and isinstance(error, InterfaceError | TimeoutError | NoTransaction):
+            raise StoreUnavailable("the connection to the database was lost") from error
+        raise
+    await transaction.commit()
+
+
+async def _rolled_back(connection: Any, transaction: Any) -> bool:
+    """Roll back, and return whether the connection was there to do it."""
+    from asyncpg import InterfaceError, PostgresError  # noqa: PLC0415 - only where it is used
+
+    if connection.is_closed():
+        return False
+    try:
+        async with asyncio.timeout(_FAREWELL):
+            await transaction.rollback()
+    except (OSError, InterfaceError, PostgresError):
+        connection.terminate()
+        return False
+    return True
+
+
+def _affected(tag: str) -> int:
+    """Return the number at the end of a command tag, such as `INSERT 0 3`."""
+    count = tag.rpartition(" ")[2]
+    return int(count) if count.isdigit() else 0
