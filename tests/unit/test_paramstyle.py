@@ -1,6 +1,7 @@
 """`:names` become what each client library wants, and nothing else is touched."""
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -72,11 +73,10 @@ def test_rows_follow_the_names() -> None:
     assert bind(statement, "pyformat")[1] == [{"a": 1, "b": 2}, {"b": 4, "a": 3}]
 
 
-@pytest.mark.parametrize("style", ["named", "qmark", "numeric"])
+@pytest.mark.parametrize("style", ["named", "qmark"])
 def test_a_database_agrees(style: str) -> None:
     sql = "select :b, ':a', :a /* :a */ -- :a"
-    connection = sqlite3.connect(":memory:")
     translated, rows = bind(Statement(sql, [{"a": 1, "b": 2}]), style)
 
-    assert connection.execute(translated, rows[0]).fetchall() == [(2, ":a", 1)]
-    connection.close()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        assert connection.execute(translated, rows[0]).fetchall() == [(2, ":a", 1)]
