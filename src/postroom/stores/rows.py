@@ -17,6 +17,7 @@ _SHOWN_ID = 255
 _ATTEMPTS, _VERSION, _HEADERS, _PAYLOAD = 6, 7, 18, 19
 """Where the columns stand that are looked at before the rest."""
 _WHOLE = {int, type(None)}
+_STATES = {str(state): state for state in State}
 _decode = json.JSONDecoder().decode
 
 
@@ -60,14 +61,15 @@ def inbox_row(consumer: str, message_id: str, now: int) -> Mapping[str, Scalar]:
     }
 
 
-def entry_of(row: Sequence[Any]) -> Entry:
-    """Return the entry of a row.
+def entry_of(row: Sequence[Any], *, typed: bool = False) -> Entry:
+    """Return the entry of a row; `typed` where the database lets nothing into a wrong column.
 
     A row that another writer filled with something else than the schema means still becomes an
     entry: with what can be read, without headers, and with the reason in `unreadable`.
     """
     try:
-        _check(row)
+        if not typed:
+            _check(row)
         return _entry(row, _headers(row[_HEADERS]), _moment)
     except (ValueError, TypeError, OverflowError, OSError) as cause:
         entry = _entry(_cleaned(row), NO_HEADERS, _moment_or_none)
@@ -81,13 +83,13 @@ def _entry(
         seq=row[0],
         route=row[2],
         lane=row[3],
-        state=State(row[4]),
+        state=_STATES[row[4]],
         blocks=bool(row[5]),
         behind=bool(row[20]),
         attempts=row[_ATTEMPTS],
-        due_at=moment(row[8]),
+        due_at=None if row[8] is None else moment(row[8]),
         created_at=moment(row[11]),
-        settled_at=moment(row[12]),
+        settled_at=None if row[12] is None else moment(row[12]),
         error=row[17],
         message=Message(
             id=row[1],
@@ -98,8 +100,8 @@ def _entry(
             version=row[_VERSION],
             headers=headers,
             topic=row[15],
-            deliver_at=moment(row[9]),
-            expires_at=moment(row[10]),
+            deliver_at=None if row[9] is None else moment(row[9]),
+            expires_at=None if row[10] is None else moment(row[10]),
         ),
     )
 

@@ -31,7 +31,7 @@ class Action:
 async def find(work: Work, query: Query, limit: int) -> list[Entry]:
     """Return matching rows in `seq` order."""
     sql, values = _selected(work, "find", query, tuple(query.states))
-    return [entry_of(row) for row in await work.fetch(sql, {**values, "limit": limit})]
+    return [entry_of(row, typed=True) for row in await work.fetch(sql, {**values, "limit": limit})]
 
 
 async def replay(work: Work, matches: Sequence[Match], _states: Sequence[State]) -> int:

@@ -11,7 +11,7 @@ _OBJECTS = ("schema", "place", "outbox", "lane", "relay", "asleep", "wake", "inb
 _LONGEST_NAME = "outbox_expires_at_check"
 _LIMIT = 63
 """Bytes of a name; PostgreSQL cuts longer ones without a word."""
-_FRAGMENT = re.compile(r"\{(now|columns|fence|nudge|due)\}")
+_FRAGMENT = re.compile(r"\{(now|columns|fence|nudge|due|still-ready|followed)\}")
 
 
 @dataclass(frozen=True, slots=True)

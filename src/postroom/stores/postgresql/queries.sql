@@ -19,6 +19,7 @@ set local lock_timeout = {lock};
 set local idle_in_transaction_session_timeout = {idle};
 set local jit = off;
 set local enable_seqscan = off;
+set local enable_bitmapscan = off;
 
 -- name: insert-one
 insert into postroom_outbox
@@ -160,7 +161,8 @@ select case when is_called then last_value else last_value - 1 end from postroom
 select cast(cast(pg_current_xact_id() as text) as bigint);
 
 -- name: read
--- One row at least for every lane: without a seq where it has nothing ready.
+-- One row at least for every lane: without a seq where it has nothing ready. Blockers are looked up
+-- once for each key, and no two results are joined: the planner would take both for one row.
 with asked as materialized (
     select lane.route, lane.number, lane.nudges,
         case when lane.nudges = known.nudges then known.mark else lane.mark end as mark
@@ -186,19 +188,25 @@ found as (
 cut as (
     select found.*, row_number() over turns as place, sum(octet_length(payload)) over turns as bytes
     from found window turns as (order by turn, seq)
+),
+kept as (
+    select * from cut
+    where seq is null or place <= :limit and (place = 1 or bytes <= :max_bytes)
+),
+marked as (
+    select kept.*, case when key is not null and row_number() over keys = 1 then (
+        select blocker.seq from postroom_outbox as blocker
+        where blocker.blocks and blocker.key is not null
+            and blocker.route = kept.route and blocker.key = kept.key
+        order by blocker.seq limit 1
+    ) end as head
+    from kept window keys as (partition by route, key order by seq)
 )
 select {columns},
-    exists (
-        select from postroom_outbox as earlier
-        where earlier.blocks and earlier.key is not null
-            and earlier.route = entry.route and earlier.key = entry.key
-            and earlier.seq < entry.seq
-    ) as behind,
+    coalesce(max(entry.head) over (partition by entry.route, entry.key) < entry.seq, false),
     entry.asked_route, entry.number, entry.mark, entry.nudges,
     (select cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint)) as oldest
-from cut as entry
-where entry.seq is null
-    or entry.place <= :limit and (entry.place = 1 or entry.bytes <= :max_bytes)
+from marked as entry
 order by entry.seq;
 
 -- name: fence
@@ -210,25 +218,37 @@ where lane.route = :route and lane.owner is not null
 order by lane.number
 for no key update of lane;
 
+-- name: still-ready
+-- Written so that the index of ready rows does not fit: by old statistics the planner may take it
+-- for empty, and would read all of it.
+entry.state || '' = 'ready';
+
 -- name: settle-gone
-with fence as materialized ({fence})
+with fence as materialized ({fence}),
+settled as (
 delete from postroom_outbox as entry
 using unnest(cast(:seqs as bigint[]), cast(:ids as text[])) as done (seq, id)
-where entry.seq = done.seq and entry.id = done.id and entry.state = 'ready'
+where entry.seq = done.seq and entry.id = done.id and {still-ready}
     and entry.route = :route and entry.lane = any (array(select number from fence))
-returning entry.seq;
+returning entry.seq, entry.key
+)
+{followed};
 
 -- name: settle-sent
-with fence as materialized ({fence})
+with fence as materialized ({fence}),
+settled as (
 update postroom_outbox as entry
 set state = 'sent', settled_at = (select {now}), error = null
 from unnest(cast(:seqs as bigint[]), cast(:ids as text[])) as done (seq, id)
-where entry.seq = done.seq and entry.id = done.id and entry.state = 'ready'
+where entry.seq = done.seq and entry.id = done.id and {still-ready}
     and entry.route = :route and entry.lane = any (array(select number from fence))
-returning entry.seq;
+returning entry.seq, entry.key
+)
+{followed};
 
 -- name: settle-other
-with fence as materialized ({fence})
+with fence as materialized ({fence}),
+settled as (
 update postroom_outbox as entry
 set state = done.state, blocks = done.blocks, attempts = entry.attempts + done.attempts,
     error = done.error,
@@ -241,15 +261,28 @@ from unnest(
     cast(:blocks as boolean[]), cast(:attempts as integer[]), cast(:errors as text[]),
     cast(:delays as bigint[])
 ) as done (seq, id, state, blocks, attempts, error, delay)
-where entry.seq = done.seq and entry.id = done.id and entry.state = 'ready'
+where entry.seq = done.seq and entry.id = done.id and {still-ready}
     and entry.route = :route and entry.lane = any (array(select number from fence))
-returning entry.seq;
+returning entry.seq, case when entry.state = 'dead' and not entry.blocks then entry.key end as key
+)
+{followed};
+
+-- name: followed
+-- The rows that were ours, and the keys of them that somebody stands behind.
+select settled.seq, null as key from settled
+union all
+select null, gone.key from (select distinct key from settled where key is not null) as gone
+where exists (
+    select from postroom_outbox as blocker
+    where blocker.blocks and blocker.key is not null
+        and blocker.route = :route and blocker.key = gone.key
+);
 
 -- name: hold
 with fence as materialized ({fence})
 update postroom_outbox as entry set state = 'held', blocks = true
 from unnest(cast(:seqs as bigint[]), cast(:ids as text[])) as done (seq, id)
-where entry.seq = done.seq and entry.id = done.id and entry.state = 'ready'
+where entry.seq = done.seq and entry.id = done.id and {still-ready}
     and entry.key is not null
     and entry.route = :route and entry.lane = any (array(select number from fence));
 

@@ -38,7 +38,7 @@ async def read(
     )
     if rows:
         marks.learn(_seen(lanes, rows), rows[0][_OLDEST], skip)
-    return [entry_of(row) for row in rows if row[_SEQ] is not None]
+    return [entry_of(row, typed=True) for row in rows if row[_SEQ] is not None]
 
 
 async def position(work: Work) -> Candidate:

@@ -1,8 +1,9 @@
 """Write down what became of a batch, and let held rows follow their head."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from postroom.lane import Lane
 from postroom.message import Entry
@@ -29,10 +30,11 @@ async def settle(
         mine = [one for one in settled if one.entry.route == route]
         if not mine:
             continue
-        ours = await _settle(work, owned, mine, keep=keep)
+        ours, keys = await _settle(work, owned, mine, keep=keep)
         done |= ours
-        if blocked := _passed(one for one in mine if one.entry.seq in ours):
-            await release(work, marks, owned, blocked, room=ROOM)
+        if keys:
+            passed = [one.entry for one in mine if one.entry.seq in ours]
+            await release(work, marks, owned, _behind(passed, keys), room=ROOM)
     return frozenset(done)
 
 
@@ -97,17 +99,21 @@ def _which(entries: Sequence[Entry]) -> dict[str, object]:
 
 async def _settle(
     work: Work, lanes: Sequence[Lane], settled: Sequence[Settled], *, keep: bool
-) -> set[int]:
+) -> tuple[set[int], set[str]]:
+    """Return the rows that were ours, and the keys that go on and have somebody waiting."""
     sent = [one.entry for one in settled if isinstance(one.outcome, Sent)]
     other = [one for one in settled if not isinstance(one.outcome, Sent)]
-    done: set[int] = set()
-    if sent:
-        query = "settle-sent" if keep else "settle-gone"
-        done |= {row[0] for row in await work.rows(query, **_fence(lanes), **_which(sent))}
+    rows: list[Any] = []
     if other:
         values = _which([one.entry for one in other]) | _changes(other)
-        done |= {row[0] for row in await work.rows("settle-other", **_fence(lanes), **values)}
-    return done
+        rows += await work.rows("settle-other", **_fence(lanes), **values)
+    if sent:
+        query = "settle-sent" if keep else "settle-gone"
+        rows += await work.rows(query, **_fence(lanes), **_which(sent))
+    return (
+        {seq for seq, _ in rows if seq is not None},
+        {key for _, key in rows if key is not None},
+    )
 
 
 def _changes(settled: Sequence[Settled]) -> dict[str, object]:
@@ -123,16 +129,15 @@ def _changes(settled: Sequence[Settled]) -> dict[str, object]:
     return {name: [change[place] for change in changes] for place, name in enumerate(names)}
 
 
-def _passed(settled: Iterable[Settled]) -> list[Blocked]:
-    """Return the keys whose head has gone, with the last row of each that did."""
+def _behind(passed: Iterable[Entry], keys: Collection[str]) -> list[Blocked]:
+    """Return these keys with the last row of each that was settled."""
     last: dict[str, Entry] = {}
-    for one in settled:
-        gone = isinstance(one.outcome, Sent) or (
-            isinstance(one.outcome, Dead) and not one.outcome.blocks
-        )
-        key = one.entry.message.key
-        if gone and key is not None and (key not in last or last[key].seq < one.entry.seq):
-            last[key] = one.entry
+    for entry in passed:
+        key = entry.message.key
+        if key is None or key not in keys:
+            continue
+        if key not in last or last[key].seq < entry.seq:
+            last[key] = entry
     return [(key, entry.lane, entry.seq) for key, entry in last.items()]
 
 
