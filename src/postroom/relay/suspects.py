@@ -41,8 +41,12 @@ class Suspects:
         return len(self._records)
 
     def turn(self, seq: int) -> int:
-        """Return when it was last tried alone; the one tried longest ago goes first."""
-        return self._records[seq].tried
+        """Return when it was last tried alone; the one tried longest ago goes first.
+
+        A round may go on with suspects that were forgotten meanwhile, with their lanes.
+        """
+        record = self._records.get(seq)
+        return 0 if record is None else record.tried
 
     def note(self, seq: int) -> bool:
         """Note an unknown outcome; return True when it becomes a suspect by this."""
