@@ -201,7 +201,7 @@ class Ledger:
         if message.id not in self.arrived and message.key is not None:
             place = int(message.headers["postroom-seq"])
             key = (message.type, message.key)
-            if message.id not in self._unordered:
+            if message.id not in self._unordered and not self._expired(message):
                 assert place > self._last_place.get(key, 0), f"{place} arrives out of order"
                 self._last_place[key] = place
         self.arrived.append(message.id)
@@ -215,7 +215,7 @@ class Ledger:
                 assert message.id in self.confirmed, f"sent without a confirm: {row}"
             case State.DEAD:
                 assert row.error, f"dead without a reason: {row}"
-                assert row.blocks == self._parks(row) or self._expired(row), row
+                assert row.blocks == self._parks(row) or self._expired(message), row
             case State.WAITING:
                 assert row.blocks, row
                 assert row.due_at is not None, row
@@ -245,15 +245,15 @@ class Ledger:
             return False
         if row.message.key is None:
             return False
-        if self._expired(earlier):
+        if self._expired(earlier.message):
             return False
         return earlier.blocks or earlier.state is State.READY
 
     def _parks(self, row: Entry) -> bool:
         return row.route == "park" and row.message.id not in self._released
 
-    def _expired(self, row: Entry) -> bool:
-        return row.message.expires_at is not None and row.message.expires_at <= self._clock.now()
+    def _expired(self, message: Message) -> bool:
+        return message.expires_at is not None and message.expires_at <= self._clock.now()
 
 
 def orphans(rows: Sequence[Entry]) -> list[Entry]:
