@@ -2,16 +2,13 @@
 
 import asyncio
 import signal
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing
 from datetime import timedelta
 
 from postroom.brokers.sqlite import EmbeddedBroker
-from postroom.connections import sqlite3_transactions
-from postroom.consumer import Consumer, Context
-from postroom.lab import careless, plants, shop
+from postroom.lab import careless, consumers, plants
+from postroom.lab.backstage import open_broker, stop_on_sigterm
 from postroom.lab.brief import Brief
 from postroom.lab.faults import FaultyBroker
 from postroom.lab.journal import Journal
@@ -21,8 +18,6 @@ from postroom.lab.orders import OrderService
 from postroom.relay import Relay, RelayOptions
 from postroom.retry import Backoff, RetryPolicy
 from postroom.route import Route, Routes
-
-_BUSY = timedelta(seconds=1)
 
 
 def _orders(brief: Brief, journal: Journal, trap: Trap) -> None:
@@ -39,9 +34,9 @@ def _relay(brief: Brief, journal: Journal, trap: Trap) -> None:
 
 
 async def _run_relay(brief: Brief, journal: Journal, trap: Trap) -> None:
-    stop = _stop_on_sigterm()
+    stop = stop_on_sigterm()
     store = plants.relay_store(brief)
-    broker = _broker(brief)
+    broker = open_broker(brief)
     await store.open()
     await broker.open()
     relay = Relay(
@@ -59,53 +54,15 @@ async def _run_relay(brief: Brief, journal: Journal, trap: Trap) -> None:
         await store.close()
 
 
-def _consumer(brief: Brief, journal: Journal, trap: Trap) -> None:
-    asyncio.run(_run_consumer(brief, journal, trap))
-
-
-async def _run_consumer(brief: Brief, journal: Journal, trap: Trap) -> None:
-    stop = _stop_on_sigterm()
-    broker = _broker(brief)
-    await broker.open()
-    consumer = Consumer(
-        brief.consumer,
-        begin=sqlite3_transactions(brief.places.effects(brief.consumer), timeout=1),
-        store=plants.inbox(brief),
-        retry=RetryPolicy(
-            max_attempts=brief.attempts,
-            backoff=Backoff(
-                initial=timedelta(milliseconds=200), maximum=timedelta(seconds=1), jitter=0.2
-            ),
-        ),
-        observers=(journal.observe, trap.observe),
-    )
-
-    @consumer.on(shop.OrderPlaced)
-    def take(order: shop.OrderPlaced, context: Context[sqlite3.Connection]) -> None:
-        shop.write_effect(context.connection, order, context.message.id)
-        if order.note == shop.POISON:
-            raise ValueError("an order that nobody can read")
-        if brief.pause:
-            time.sleep(brief.pause)
-
-    journal.write("ready")
-    try:
-        await consumer.run(broker, stop)
-    finally:
-        await broker.close()
-
-
 def _locker(brief: Brief, journal: Journal, trap: Trap) -> None:
-    """Hold a file's write lock, and do nothing."""
+    """Hold a database's write lock, and do nothing."""
     del trap
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
-    with closing(shop.connect(brief.places.root / brief.path)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
+    with brief.places.database(brief.database).locked():
         journal.write("ready")
         while not stopping:
             time.sleep(0.02)
-        connection.execute("ROLLBACK")
 
 
 def _naive_orders(brief: Brief, journal: Journal, trap: Trap) -> None:
@@ -123,21 +80,12 @@ async def _with_broker(
     journal: Journal,
     work: Callable[[Brief, Journal, EmbeddedBroker], Awaitable[None]],
 ) -> None:
-    broker = _broker(brief)
+    broker = open_broker(brief)
     await broker.open()
     try:
         await work(brief, journal, broker)
     finally:
         await broker.close()
-
-
-def _broker(brief: Brief) -> EmbeddedBroker:
-    return EmbeddedBroker(
-        brief.places.broker,
-        lease=timedelta(seconds=2),
-        max_message_bytes=brief.max_message_bytes,
-        busy_timeout=_BUSY,
-    )
 
 
 def _retries(brief: Brief) -> RetryPolicy:
@@ -159,17 +107,11 @@ def _relay_options(brief: Brief) -> RelayOptions:
     )
 
 
-def _stop_on_sigterm() -> asyncio.Event:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    return stop
-
-
 ROLES: Mapping[str, Callable[[Brief, Journal, Trap], None]] = {
     "orders": _orders,
     "careless": _careless,
     "relay": _relay,
-    "consumer": _consumer,
+    "consumer": consumers.run,
     "locker": _locker,
     "naive-orders": _naive_orders,
     "naive-consumer": _naive_consumer,

@@ -16,6 +16,12 @@ class Brief:
     role: str
     name: str
     root: str
+    address: str = ""
+    """The PostgreSQL database in which the shop's schemas are; files where empty."""
+    schema: str = ""
+    """What the names of those schemas begin with."""
+    number: int = 0
+    """The how-manieth process of its role it is."""
     seed: int = 0
     point: Point | None = None
     """Where it is hit by a signal of its own."""
@@ -29,6 +35,8 @@ class Brief:
     customers: int = 10
     careful: bool = True
     """False: it writes nothing but plain orders, all of which succeed."""
+    dawdles: float = 0
+    """Which part of its transactions stays open for up to 50 ms, with everything written."""
 
     # relays
     lease: float = 2
@@ -42,13 +50,13 @@ class Brief:
     pause: float = 0
     """How long it thinks about each message."""
 
-    # whoever takes a file away
-    path: str = ""
+    # whoever locks a database
+    database: str = ""
 
     @property
     def places(self) -> Places:
-        """Where the shop's files are."""
-        return Places(Path(self.root))
+        """Where the shop's files and databases are."""
+        return Places(Path(self.root), self.address, self.schema)
 
     def but(self, **changes: Any) -> "Brief":
         """Return the brief with some fields changed."""

@@ -21,7 +21,7 @@ class Mishap(Exception):
 def run(brief: Brief, journal: Journal) -> None:
     """Write orders on connections of several kinds; every second order fails and is undone."""
     journal.write("ready")
-    with closing(sqlite3.connect(brief.places.shop, timeout=10)) as connection:
+    with closing(sqlite3.connect(brief.places.file("shop"), timeout=10)) as connection:
         connection.isolation_level = None
         for number in range(brief.orders):
             try:
@@ -52,7 +52,7 @@ def _in_autocommit(
         order = shop.OrderPlaced(customer=name, n=_count(connection, name) + 1, amount=number)
         (sent,) = outbox.put(connection, order)
     connection.execute("UPDATE customers SET orders = ? WHERE name = ?", (order.n, name))
-    shop.write_order(connection, order, sent)
+    connection.execute(*shop.order_row(order, sent))
     if fails:
         raise Mishap
     connection.execute("COMMIT")

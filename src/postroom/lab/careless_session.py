@@ -24,7 +24,7 @@ _WRITE = text(
 
 def run(brief: Brief, journal: Journal) -> None:
     """Write orders, each in a savepoint; every second one is rolled back as a whole."""
-    url = f"sqlite:///{brief.places.shop}"
+    url = f"sqlite:///{brief.places.file('shop')}"
     plain = create_engine(url, connect_args={"timeout": 10})
     cured = begin_immediately(create_engine(url, connect_args={"timeout": 10}))
     for number in range(brief.orders):

@@ -7,8 +7,6 @@ that never was.
 
 import asyncio
 import random
-import signal
-import sqlite3
 import time
 from contextlib import closing
 from datetime import timedelta
@@ -17,7 +15,9 @@ from postroom.brokers.sqlite import EmbeddedBroker
 from postroom.codecs import decode, encode
 from postroom.errors import PostroomError
 from postroom.lab import shop
+from postroom.lab.backstage import stop_on_sigterm
 from postroom.lab.brief import Brief
+from postroom.lab.database import Till, Unusable
 from postroom.lab.journal import Journal
 from postroom.message import Message
 
@@ -28,16 +28,16 @@ _PREFETCH = 16
 
 async def naive_orders(brief: Brief, journal: Journal, broker: EmbeddedBroker) -> None:
     """Write orders; half of the time announce them after the commit, half before it."""
-    stop = _stop_on_sigterm()
+    stop = stop_on_sigterm()
     chance = random.Random(brief.seed)  # noqa: S311
-    connection = shop.connect(brief.places.shop)
+    till = brief.places.shop.till(brief.number)
     journal.write("ready")
-    with closing(connection):
+    with closing(till):
         while not stop.is_set():
             began = time.monotonic()
             try:
-                await _order(connection, brief, broker, chance)
-            except sqlite3.OperationalError as error:
+                await _order(till, brief, broker, chance)
+            except Unusable as error:
                 journal.write("refused", error=str(error))
                 await asyncio.sleep(_PAUSE)
             rest = 1 / brief.per_second - (time.monotonic() - began)
@@ -45,27 +45,26 @@ async def naive_orders(brief: Brief, journal: Journal, broker: EmbeddedBroker) -
     journal.write("done")
 
 
-async def _order(
-    connection: sqlite3.Connection, brief: Brief, broker: EmbeddedBroker, chance: random.Random
-) -> None:
+async def _order(till: Till, brief: Brief, broker: EmbeddedBroker, chance: random.Random) -> None:
     name = shop.customer(chance.randrange(brief.customers))
     first = chance.random() < 0.5
     fails = chance.random() < 0.1
-    connection.execute("BEGIN IMMEDIATE")
     try:
-        order = shop.next_order(connection, name, amount=chance.randrange(100, 10_000), note="")
+        till.begin()
+        till.rows("UPDATE customers SET orders = orders + 1 WHERE name = ?", name)
+        ((n,),) = till.rows("SELECT orders FROM customers WHERE name = ?", name)
+        order = shop.OrderPlaced(customer=name, n=n, amount=chance.randrange(100, 10_000))
         sent = encode(order, topic=shop.TOPIC)
-        shop.write_order(connection, order, sent)
+        shop.write_order(till, order, sent)
         if first:
             await _announce(broker, sent)
         if fails:
             return
-        connection.execute("COMMIT")
+        till.commit()
         if not first:
             await _announce(broker, sent)
     finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        till.rollback()
 
 
 async def _announce(broker: EmbeddedBroker, sent: Message) -> None:
@@ -75,39 +74,36 @@ async def _announce(broker: EmbeddedBroker, sent: Message) -> None:
 
 async def naive_consumer(brief: Brief, journal: Journal, broker: EmbeddedBroker) -> None:
     """Write one effect for each delivery, then acknowledge."""
-    stop = _stop_on_sigterm()
-    connection = shop.connect(brief.places.effects(brief.consumer))
-    work = asyncio.create_task(_consume_on(connection, brief, journal, broker))
+    stop = stop_on_sigterm()
+    till = brief.places.effects(brief.consumer).till(brief.number)
+    work = asyncio.create_task(_consume_on(till, brief, journal, broker))
     journal.write("ready")
     await stop.wait()
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
-    connection.close()
+    till.close()
     journal.write("done")
 
 
-async def _consume_on(
-    connection: sqlite3.Connection, brief: Brief, journal: Journal, broker: EmbeddedBroker
-) -> None:
+async def _consume_on(till: Till, brief: Brief, journal: Journal, broker: EmbeddedBroker) -> None:
     while True:
         try:
-            await _consume(connection, brief, broker)
-        except (PostroomError, sqlite3.OperationalError) as error:
+            await _consume(till, brief, broker)
+        except (PostroomError, Unusable) as error:
             journal.write("refused", error=str(error))
             await asyncio.sleep(_PAUSE)
 
 
-async def _consume(connection: sqlite3.Connection, brief: Brief, broker: EmbeddedBroker) -> None:
+async def _consume(till: Till, brief: Brief, broker: EmbeddedBroker) -> None:
     subscription = broker.subscribe([shop.TOPIC], group=brief.consumer, prefetch=_PREFETCH)
     async with subscription as deliveries:
         async for delivery in deliveries:
             order = decode(delivery.message, shop.OrderPlaced)
-            with shop.transaction(connection):
-                shop.write_effect(connection, order, delivery.message.id)
+            try:
+                till.begin()
+                for sql, values in shop.effect(order, delivery.message.id):
+                    till.rows(sql, *values)
+                till.commit()
+            finally:
+                till.rollback()
             await delivery.ack()
-
-
-def _stop_on_sigterm() -> asyncio.Event:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    return stop

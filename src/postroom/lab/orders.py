@@ -2,18 +2,19 @@
 
 import random
 import signal
-import sqlite3
 import time
 from contextlib import suppress
 from types import FrameType
 
-from postroom.lab import plants, shop
+from postroom.lab import shop
 from postroom.lab.brief import Brief
+from postroom.lab.database import Unusable, Violated
 from postroom.lab.journal import Journal
 from postroom.lab.kill import Trap
-from postroom.outbox import SyncOutbox
 
 _PAUSE = 0.05
+_DAWDLE = 0.05
+"""The longest time that a dawdling transaction stays open, in seconds."""
 
 
 class Mishap(Exception):
@@ -24,12 +25,11 @@ class OrderService:
     """Writes orders of random customers until it has written enough or is told to stop."""
 
     def __init__(self, brief: Brief, journal: Journal, trap: Trap) -> None:
-        """Open the shop's database."""
+        """Open a till at the shop."""
         self._brief = brief
         self._journal = journal
         self._trap = trap
-        self._outbox: SyncOutbox = plants.outbox(brief)
-        self._connection = shop.connect(brief.places.shop)
+        self._till = brief.places.shop.till(brief.number)
         self._random = random.Random(brief.seed)  # noqa: S311
         self._stopping = False
         self._written = 0
@@ -37,20 +37,20 @@ class OrderService:
     def run(self) -> None:
         """Write orders; SIGTERM ends it between two of them."""
         signal.signal(signal.SIGTERM, self._stop)
-        self._journal.write("ready")
+        self._journal.write("ready", client=self._till.client)
         while not self._stopping and not self._enough:
             began = time.monotonic()
             try:
                 self._one()
             except Mishap:
                 self._journal.write("mishap")
-            except sqlite3.OperationalError as error:
+            except Unusable as error:
                 self._journal.write("refused", error=str(error))
                 time.sleep(_PAUSE)
-            except sqlite3.IntegrityError as error:
+            except Violated as error:
                 self._journal.write("commit-failed", error=str(error))
             time.sleep(max(0.0, 1 / self._brief.per_second - (time.monotonic() - began)))
-        self._connection.close()
+        self._till.close()
         self._journal.write("done", orders=self._written)
 
     @property
@@ -68,50 +68,58 @@ class OrderService:
             )[0]
         else:
             kind = self._plain
-        self._connection.execute("BEGIN IMMEDIATE")
         try:
+            self._till.begin()
             count = kind()
+            self._dawdle()
             self._trap.reach("before-commit")
-            self._connection.execute("COMMIT")
+            self._till.commit()
         finally:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._till.rollback()
         self._written += count
         self._trap.reach("after-commit")
 
-    def _place(self, customer: str = "") -> None:
-        name = customer or shop.customer(self._random.randrange(self._brief.customers))
-        amount = self._random.randrange(100, 10_000)
-        order = shop.next_order(self._connection, name, amount=amount, note="")
-        (sent,) = self._outbox.put(self._connection, order)
-        shop.write_order(self._connection, order, sent)
+    def _dawdle(self) -> None:
+        """Let some transactions stay open for a while, with everything written."""
+        if self._random.random() < self._brief.dawdles:
+            time.sleep(self._random.uniform(0, _DAWDLE))
+
+    def _place(self, name: str) -> None:
+        shop.place(self._till, name, amount=self._random.randrange(100, 10_000))
+
+    def _names(self, count: int) -> list[str]:
+        """Return random customers, in the order in which all services lock them."""
+        customers = self._brief.customers
+        return [shop.customer(n) for n in sorted(self._random.sample(range(customers), count))]
 
     def _plain(self) -> int:
-        self._place()
+        self._place(*self._names(1))
         return 1
 
     def _rolled_back(self) -> int:
         """Everything is written, then something else fails."""
-        self._place()
+        self._place(*self._names(1))
         raise Mishap
 
     def _undone_part(self) -> int:
         """The second of two orders is undone by itself."""
-        self._place()
-        with suppress(Mishap), shop.savepoint(self._connection, "second"):
-            self._rolled_back()
+        first, second = self._names(2)
+        self._place(first)
+        with suppress(Mishap), self._till.savepoint():
+            self._place(second)
+            raise Mishap
         return 1
 
     def _kept_part(self) -> int:
         """Two orders, the second in a part of its own that holds."""
-        self._place()
-        with shop.savepoint(self._connection, "second"):
-            self._place()
+        first, second = self._names(2)
+        self._place(first)
+        with self._till.savepoint():
+            self._place(second)
         return 2
 
     def _orphan(self) -> int:
         """An order of a customer whom nobody knows: the commit itself fails."""
         order = shop.OrderPlaced(customer="nobody", n=1, amount=1)
-        (sent,) = self._outbox.put(self._connection, order)
-        shop.write_order(self._connection, order, sent)
+        shop.write_order(self._till, order, self._till.put(order))
         return 0

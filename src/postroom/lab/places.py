@@ -1,26 +1,44 @@
-"""Where a shop keeps its files."""
+"""Where a shop keeps its files and its databases."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from postroom.lab.database import Database
+from postroom.lab.databases.sqlite import SqliteDatabase
 
 CONSUMERS = ("shipping", "billing")
 
 
-@dataclass(frozen=True, slots=True)
 class Places:
-    """The files of one shop, all inside one folder."""
+    """The files of one shop, all inside one folder, and its databases.
 
-    root: Path
+    The databases are files too, or schemas of the PostgreSQL database at `address`.
+    """
+
+    def __init__(self, root: Path, address: str = "", schema: str = "") -> None:
+        """`schema` is what the names of the schemas begin with."""
+        self.root = root
+        self.address = address
+        self.schema = schema
+        self._databases: dict[str, Database] = {}
 
     @property
-    def shop(self) -> Path:
+    def shop(self) -> Database:
         """The order services' database: customers, orders and the outbox."""
-        return self.root / "shop.db"
+        return self.database("shop")
+
+    def effects(self, consumer: str) -> Database:
+        """Return the database of one consumer: effects and inbox."""
+        return self.database(consumer)
 
     @property
     def broker(self) -> Path:
         """The embedded broker, in a folder of its own so that it can be taken away whole."""
         return self.root / "broker" / "broker.db"
+
+    @property
+    def deliveries(self) -> Database:
+        """The embedded broker's file, as a database that can be read and locked."""
+        return self.database("broker")
 
     @property
     def journals(self) -> Path:
@@ -32,11 +50,20 @@ class Places:
         """What the broker does wrong at the moment; read by the wrapper around it."""
         return self.root / "faults.json"
 
-    def effects(self, consumer: str) -> Path:
-        """Return the database of one consumer: effects and inbox."""
-        return self.root / f"{consumer}.db"
+    def file(self, name: str) -> Path:
+        """Return the file of a database that is one."""
+        return self.broker if name == "broker" else self.root / f"{name}.db"
+
+    def database(self, name: str) -> Database:
+        """Return a database by its name: `shop`, a consumer's, or `broker`."""
+        if name not in self._databases:
+            self._databases[name] = self._open(name)
+        return self._databases[name]
 
     def create(self) -> None:
         """Make the folders."""
         self.journals.mkdir(parents=True, exist_ok=True)
         self.broker.parent.mkdir(exist_ok=True)
+
+    def _open(self, name: str) -> Database:
+        return SqliteDatabase(self.file(name))

@@ -4,21 +4,20 @@ Each is one mistake that systems of this kind have been shipped with. `--plant` 
 scenario that must catch it.
 """
 
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
+from typing import Any, cast
 
 from postroom._clock import SystemClock, to_micros
 from postroom.lab.brief import Brief
+from postroom.lab.database import Database
 from postroom.lane import Lane
 from postroom.message import Entry
 from postroom.outbox import SyncOutbox
 from postroom.outcome import Dead, Retry, Sent, Settled
 from postroom.statement import Statement
-from postroom.store import Addressed, Writer
+from postroom.store import Addressed, Store, Writer
 from postroom.stores.sqlite import SqliteStore
 
 MARK_FIRST = "mark-first"
@@ -26,8 +25,6 @@ NO_FENCE = "no-fence"
 INBOX_OUTSIDE = "inbox-outside"
 NO_HOLD = "no-hold"
 NO_SAVEPOINT_CHECK = "no-savepoint-check"
-
-_BUSY = timedelta(seconds=1)
 
 PLANTS: Mapping[str, str] = {
     MARK_FIRST: "the relay marks a message as sent before it publishes it",
@@ -37,26 +34,29 @@ PLANTS: Mapping[str, str] = {
     NO_SAVEPOINT_CHECK: "a message may be put where no transaction holds it",
 }
 
+_SEEN = "CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY)"
+
 
 def outbox(brief: Brief) -> SyncOutbox:
-    """Return the order services' outbox."""
-    store = SqliteStore(brief.places.shop)
+    """Return the careless order service's outbox, in its file."""
+    store = SqliteStore(brief.places.file("shop"))
     if brief.plant == NO_SAVEPOINT_CHECK:
         return _Unchecked(store)
     return SyncOutbox(store)
 
 
-def relay_store(brief: Brief) -> SqliteStore:
+def relay_store(brief: Brief) -> Store:
     """Return the store that a relay works on."""
-    path = brief.places.shop
+    shop = brief.places.shop
+    store = shop.store(patience=timedelta(seconds=brief.lease / 2))
     match brief.plant:
         case "mark-first":
-            return _MarkFirst(path)
+            return cast("Store", _MarkFirst(store))
         case "no-fence":
-            return _NoFence(path, timedelta(seconds=brief.lease))
+            return cast("Store", _NoFence(store, shop, timedelta(seconds=brief.lease)))
         case "no-hold":
-            return _NoHold(path)
-    return SqliteStore(path, busy_timeout=_BUSY)
+            return cast("Store", _NoHold(store))
+    return store
 
 
 def believed_lease(brief: Brief) -> timedelta:
@@ -67,10 +67,10 @@ def believed_lease(brief: Brief) -> timedelta:
 
 def inbox(brief: Brief) -> Writer:
     """Return what a consumer remembers messages in."""
-    path = brief.places.effects(brief.consumer)
+    database = brief.places.effects(brief.consumer)
     if brief.plant == INBOX_OUTSIDE:
-        return _Outside(SqliteStore(path), path.with_suffix(".seen.db"))
-    return SqliteStore(path)
+        return _Outside(database)
+    return database.store()
 
 
 class _Unchecked(SyncOutbox):
@@ -78,24 +78,24 @@ class _Unchecked(SyncOutbox):
         """Take any connection."""
 
 
-class _MarkFirst(SqliteStore):
+class _Planted:
+    """A store with some of its methods done wrong."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class _MarkFirst(_Planted):
     """At most once: a crash between the mark and the publish loses the message."""
 
-    async def read(
-        self,
-        lanes: Sequence[Lane],
-        *,
-        limit: int,
-        per_lane: int,
-        max_bytes: int,
-        skip: Collection[int] = (),
-    ) -> Sequence[Entry]:
-        entries = await super().read(
-            lanes, limit=limit, per_lane=per_lane, max_bytes=max_bytes, skip=skip
-        )
+    async def read(self, lanes: Sequence[Lane], **options: Any) -> Sequence[Entry]:
+        entries = await self._store.read(lanes, **options)
         marked = [Settled(entry=entry, outcome=Sent()) for entry in entries]
         if marked:
-            await super().settle(lanes, marked, keep=True)
+            await self._store.settle(lanes, marked, keep=True)
         return entries
 
     async def settle(
@@ -105,11 +105,12 @@ class _MarkFirst(SqliteStore):
         return frozenset(one.entry.seq for one in settled)
 
 
-class _NoFence(SqliteStore):
+class _NoFence(_Planted):
     """Guards a row by its number alone; a relay that lost its lanes never learns of it."""
 
-    def __init__(self, path: Path, lease: timedelta) -> None:
-        super().__init__(path)
+    def __init__(self, store: Store, database: Database, lease: timedelta) -> None:
+        super().__init__(store)
+        self._database = database
         self._short = lease
         self._ever: dict[tuple[str, int], Lane] = {}
 
@@ -123,7 +124,7 @@ class _NoFence(SqliteStore):
         busy: Collection[Lane] = (),
     ) -> Sequence[Lane]:
         del lease
-        lanes = await super().lease(
+        lanes = await self._store.lease(
             relay, routes=routes, lease=self._short, renewal=renewal, busy=busy
         )
         self._ever.update({(lane.route, lane.number): lane for lane in lanes})
@@ -133,30 +134,20 @@ class _NoFence(SqliteStore):
         self, lanes: Sequence[Lane], settled: Sequence[Settled], *, keep: bool
     ) -> frozenset[int]:
         del lanes, keep
-        with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
-            connection.executemany(
+        for one in settled:
+            self._database.at_once(
                 "UPDATE postroom_outbox SET state = ?, blocks = ?, due_at = ?, error = ?"
                 " WHERE seq = ? AND id = ?",
-                [_unfenced(one) for one in settled],
+                *_unfenced(one),
             )
         return frozenset(one.entry.seq for one in settled)
 
 
-class _NoHold(SqliteStore):
+class _NoHold(_Planted):
     """Looks at each row by itself."""
 
-    async def read(
-        self,
-        lanes: Sequence[Lane],
-        *,
-        limit: int,
-        per_lane: int,
-        max_bytes: int,
-        skip: Collection[int] = (),
-    ) -> Sequence[Entry]:
-        entries = await super().read(
-            lanes, limit=limit, per_lane=per_lane, max_bytes=max_bytes, skip=skip
-        )
+    async def read(self, lanes: Sequence[Lane], **options: Any) -> Sequence[Entry]:
+        entries = await self._store.read(lanes, **options)
         return [replace(entry, behind=False) for entry in entries]
 
     async def hold(self, lanes: Sequence[Lane], entries: Sequence[Entry]) -> int:
@@ -165,33 +156,34 @@ class _NoHold(SqliteStore):
 
 
 class _Outside:
-    """Remembers in a file of its own, at once: a crash before the effect's commit loses it."""
+    """Remembers in a transaction of its own, at once: a crash before the effect's loses it."""
 
-    def __init__(self, store: Writer, path: Path) -> None:
-        self._store = store
-        self._path = path
+    def __init__(self, database: Database) -> None:
+        self._store = database.store()
+        self._memory = database.aside()
+        self._memory.create(_SEEN)
 
     def insert(self, messages: Sequence[Addressed]) -> Statement:
         return self._store.insert(messages)
 
     def mark(self, consumer: str, message_id: str) -> Statement:
-        with closing(sqlite3.connect(self._path, timeout=10)) as connection, connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY)")
-            first = connection.execute("INSERT OR IGNORE INTO seen VALUES (?)", (message_id,))
-            fresh = first.rowcount == 1
-        if fresh:
+        sql = "INSERT INTO seen VALUES (?) ON CONFLICT DO NOTHING"
+        if self._memory.at_once(sql, message_id):
             return self._store.mark(consumer, message_id)
-        return Statement("UPDATE effects SET n = n WHERE place < 0", [{}])
+        return Statement(_NOTHING, [{}])
+
+
+_NOTHING = "DELETE FROM postroom_inbox WHERE handled_at < 0"
 
 
 def _unfenced(one: Settled) -> tuple[object, ...]:
     match one.outcome:
         case Sent():
-            state, blocks, due, error = "sent", 0, None, None
+            state, blocks, due, error = "sent", False, None, None
         case Retry(delay=delay, error=why):
-            state, blocks, due, error = "waiting", 1, _after(delay), why
+            state, blocks, due, error = "waiting", True, _after(delay), why
         case Dead(error=why, blocks=blocking):
-            state, blocks, due, error = "dead", int(blocking), None, why
+            state, blocks, due, error = "dead", blocking, None, why
     return state, blocks, due, error, one.entry.seq, one.entry.message.id
 
 

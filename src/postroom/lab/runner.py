@@ -8,6 +8,7 @@ from pathlib import Path
 
 from postroom.lab import books, ledger
 from postroom.lab.nursery import Nursery
+from postroom.lab.places import Places
 from postroom.lab.report import Report, Result
 from postroom.lab.scenario import Scenario
 from postroom.lab.scenarios import SCENARIOS
@@ -101,7 +102,7 @@ class _Run:
         self.progress(Started(scenario.name))
         began = time.monotonic()
         stage = Stage(
-            self.root / scenario.name,
+            Places(self.root / scenario.name),
             self.nursery,
             seed=self.plan.seed,
             plant=self.plan.plant,

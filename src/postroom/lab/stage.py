@@ -3,22 +3,20 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from postroom.desk import Desk
 from postroom.lab import books, shop
 from postroom.lab.brief import Brief
+from postroom.lab.database import Unusable
 from postroom.lab.faults import Faults
 from postroom.lab.marks import Marks
 from postroom.lab.nursery import Nursery
 from postroom.lab.places import CONSUMERS, Places
 from postroom.lab.processes import Actor, end, kill
 from postroom.message import State
-from postroom.outbox import SyncOutbox
-from postroom.stores.sqlite import SqliteStore
 
 LEASE = 2.0
 """Seconds; the lab's relays and its broker use the same."""
@@ -28,6 +26,8 @@ LIMIT = 60.0
 """No wait of a scenario is longer."""
 _GLANCE = 0.03
 _SAMPLE = 0.25
+_SELDOM = 20
+"""Times that taking a sample takes must pass before the next: nobody shall notice the lab."""
 
 
 class Unmet(Exception):
@@ -38,10 +38,16 @@ class Stage:
     """What a scenario acts on."""
 
     def __init__(
-        self, root: Path, nursery: Nursery, *, seed: int = 0, plant: str = "", customers: int = 10
+        self,
+        places: Places,
+        nursery: Nursery,
+        *,
+        seed: int = 0,
+        plant: str = "",
+        customers: int = 10,
     ) -> None:
-        """Set a shop up in that folder."""
-        self.places = Places(root)
+        """Set a shop up at those places."""
+        self.places = places
         self.seed = seed
         self.plant = plant
         self.marks = Marks()
@@ -62,8 +68,7 @@ class Stage:
     async def open(self) -> None:
         """Create the files, and begin to look after the processes."""
         self.places.create()
-        shop.open_shop(self.places.shop, self.customers)
-        await books.prepare(self.places)
+        await books.prepare(self.places, self.customers)
         self._tending = asyncio.create_task(self._tend())
 
     async def close(self) -> None:
@@ -87,6 +92,9 @@ class Stage:
             role=role,
             name=name or f"{role}-{number}",
             root=str(self.places.root),
+            address=self.places.address,
+            schema=self.places.schema,
+            number=number,
             seed=self.seed * 100 + number,
             plant=self.plant,
             customers=self.customers,
@@ -121,7 +129,7 @@ class Stage:
     async def until(self, what: str, condition: Callable[[], bool], seconds: float = 30) -> None:
         """Wait until the condition holds; raises Unmet when it does not in time."""
         end = time.monotonic() + min(seconds, LIMIT)
-        while not condition():
+        while not _holds(condition):
             if time.monotonic() > end:
                 raise Unmet(what)
             await asyncio.sleep(_GLANCE)
@@ -155,7 +163,11 @@ class Stage:
         end = time.monotonic() + seconds
         seen, moved_at = "", time.monotonic()
         while time.monotonic() < end:
-            left, state = books.outstanding(self.places)
+            began = time.monotonic()
+            try:
+                left, state = books.outstanding(self.places)
+            except Unusable as error:
+                left, state = 1, str(error)
             if not left:
                 self._quiet_at = self._quiet_at or time.monotonic()
                 return True
@@ -163,7 +175,7 @@ class Stage:
                 seen, moved_at = state, time.monotonic()
             if time.monotonic() - moved_at > PATIENCE:
                 return False
-            await asyncio.sleep(_GLANCE)
+            await asyncio.sleep(max(_GLANCE, (time.monotonic() - began) * 2))
         return False
 
     async def settle_down(self, *, relays: int = 1, consumers: int = 1) -> None:
@@ -214,18 +226,18 @@ class Stage:
         if fields:
             self.marks.begin("broker", "fault", text)
 
-    async def lock(self, path: Path) -> Actor:
-        """Have another process hold a file's write lock; returns once it does."""
-        locker = self.start("locker", path=str(path))
+    async def lock(self, name: str) -> Actor:
+        """Have another process keep every writer out of a database; returns once it does."""
+        locker = self.start("locker", database=name)
         await self.ready(locker)
-        self.marks.begin(path.stem, "fault", "locked")
+        self.marks.begin(name, "fault", "locked")
         return locker
 
     async def unlock(self, locker: Actor) -> None:
-        """Let the file go."""
+        """Let the database go."""
         locker.terminate()
         await self.ended(locker)
-        self.marks.end(Path(locker.brief.path).stem, "fault")
+        self.marks.end(locker.brief.database, "fault")
 
     def healed(self) -> None:
         """Note that the last fault is over: the time to recover begins."""
@@ -243,18 +255,16 @@ class Stage:
 
     def place(self, number: int, *, amount: int = 1000, note: str = "") -> str:
         """Place one order for that customer; return its message's id."""
-        outbox = SyncOutbox(SqliteStore(self.places.shop))
-        name = shop.customer(number)
-        with closing(shop.connect(self.places.shop)) as connection, shop.transaction(connection):
-            order = shop.next_order(connection, name, amount=amount, note=note)
-            (sent,) = outbox.put(connection, order)
-            shop.write_order(connection, order, sent)
+        with closing(self.places.shop.till()) as till:
+            till.begin()
+            sent = shop.place(till, shop.customer(number), amount=amount, note=note)
+            till.commit()
         return sent.id
 
     @asynccontextmanager
     async def desk(self) -> AsyncIterator[Desk]:
         """Work at the outbox as a person would."""
-        store = SqliteStore(self.places.shop)
+        store = self.places.shop.store()
         await store.open()
         try:
             yield Desk(store, actor="lab")
@@ -284,16 +294,27 @@ class Stage:
         return {state.value: counted.get(state.value, 0) for state in State}
 
     async def _tend(self) -> None:
-        sampled = 0.0
+        sampled, pause = 0.0, _SAMPLE
         while True:
             for actor in list(self.actors.values()):
                 actor.look()
                 if self.restarts and not actor.running and actor.brief.role != "locker":
                     actor.start(point=None)
-            if time.monotonic() - sampled > _SAMPLE:
+            if time.monotonic() - sampled > pause:
+                began = time.monotonic()
+                with suppress(Unusable):
+                    self.marks.level(*books.backlog(self.places))
                 sampled = time.monotonic()
-                self.marks.level(*books.backlog(self.places))
+                pause = max(_SAMPLE, (sampled - began) * _SELDOM)
             await asyncio.sleep(_GLANCE)
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    """Say whether it holds; what cannot be looked at now does not."""
+    try:
+        return condition()
+    except Unusable:
+        return False
 
 
 def _has_started(actor: Actor) -> bool:

@@ -143,7 +143,7 @@ class Storm:
         actor.thaw()
 
     async def _lock(self, stage: Stage, blow: Blow) -> None:
-        files = (stage.places.broker, stage.places.broker, stage.places.shop)
-        locker = await stage.lock(files[blow.which % len(files)])
+        names = ("broker", "broker", "shop")
+        locker = await stage.lock(names[blow.which % len(names)])
         await asyncio.sleep(blow.lasts)
         await stage.unlock(locker)

@@ -14,7 +14,7 @@ async def broker_locked(stage: Stage) -> None:
     stage.start_consumers()
     services = [stage.start("orders", per_second=40) for _ in range(2)]
     await stage.moving(10)
-    locker = await stage.lock(stage.places.broker)
+    locker = await stage.lock("broker")
     await stage.until("the relay pauses", lambda: bool(relay.said("Paused")), 20)
     await _close(stage, services)
     locker.kill()

@@ -109,7 +109,7 @@ async def consumer_locked(stage: Stage) -> None:
     stage.start_consumers(attempts=3)
     service = stage.start("orders", per_second=40)
     await stage.moving(10)
-    locker = await stage.lock(stage.places.effects("shipping"))
+    locker = await stage.lock("shipping")
     shipping = stage.actors["shipping-1"]
     await stage.until("it pauses", lambda: bool(shipping.said("ConsumerPaused")), 20)
     service.terminate()

@@ -42,7 +42,7 @@ async def database_locked(stage: Stage) -> None:
     stage.start_consumers()
     services = [stage.start("orders", per_second=40) for _ in range(2)]
     await stage.moving(10)
-    locker = await stage.lock(stage.places.shop)
+    locker = await stage.lock("shop")
     await stage.until("the relay notices", lambda: bool(relay.said("StoreLost")), 20)
     await stage.unlock(locker)
     stage.healed()

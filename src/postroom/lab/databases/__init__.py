@@ -1,0 +1,1 @@
+"""The databases that the shop can stand on, one module each."""
