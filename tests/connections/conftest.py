@@ -1,29 +1,24 @@
-"""The six kinds of connection that a caller may hold, behind one set of verbs."""
+"""Callers with every kind of connection, each on a database of its own."""
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-import aiosqlite
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
 
-from postroom import Inbox, Message, Outbox, SyncOutbox
-from postroom.connections import run, run_async
-from postroom.connections.sqlalchemy import begin_immediately
-from postroom.statement import Statement
 from postroom.stores.sqlite import SqliteStore
+from tests.connections.shops import POSTGRESQL_KINDS, SQLITE_KINDS, Kind, Shop
+from tests.postgresql import ground
+from tests.servers import needed, postgresql_servers
 
 TABLE = "create table orders (id text primary key)"
-ORDER = "insert into orders (id) values (:id)"
+NEWEST = {"asyncpg", "psycopg", "Session-psycopg2", "AsyncSession-asyncpg"}
+"""These run on every version of the server; it is the client that makes the difference."""
 
 
 @pytest.fixture(scope="session")
@@ -63,12 +58,12 @@ def store(path: Path) -> SqliteStore:
 class Watcher:
     """Somebody else's connection: sees only what is committed."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
+    def __init__(self, query: Callable[[str], list[Any]]) -> None:
+        self.query = query
 
     def orders(self) -> list[str]:
         """Return the committed orders."""
-        return self._column("select id from orders order by rowid")
+        return self._column("select id from orders order by id")
 
     def messages(self) -> list[str]:
         """Return the ids of the committed messages, in order."""
@@ -78,215 +73,64 @@ class Watcher:
         """Count the committed rows of the inbox."""
         return len(self._column("select consumer from postroom_inbox"))
 
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a query of the test's own."""
-        return self._connection.execute(sql).fetchall()
-
     def _column(self, sql: str) -> list[str]:
         return [row[0] for row in self.query(sql)]
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._connection.close()
 
 
 @pytest.fixture
 def watcher(path: Path) -> Iterator[Watcher]:
-    watcher = Watcher(path)
-    yield watcher
-    watcher.close()
-
-
-class SyncShop:
-    """A caller with a synchronous connection."""
-
-    def __init__(self, connection: Any, store: SqliteStore, execute: Callable[..., Any]) -> None:
-        self.connection = connection
-        self._outbox = SyncOutbox(store)
-        self._store = store
-        self._execute = execute
-
-    async def begin(self) -> None:
-        """Begin a transaction."""
-        if isinstance(self.connection, sqlite3.Connection):
-            self.connection.execute("BEGIN")
-        else:
-            self.connection.begin()
-
-    async def order(self, name: str) -> None:
-        """Write an order."""
-        self._execute(ORDER, {"id": name})
-
-    async def put(self, *events: object, **options: Any) -> Sequence[Message]:
-        """Put events into the outbox."""
-        return self._outbox.put(self.connection, *events, **options)
-
-    async def first(self, consumer: str, message_id: str) -> bool:
-        """Ask the inbox."""
-        return Inbox(self._store, consumer).first(self.connection, message_id)
-
-    async def run(self, statement: Statement) -> int:
-        """Run a statement."""
-        return run(self.connection, statement)
-
-    async def commit(self) -> None:
-        """Commit."""
-        self.connection.commit()
-
-    async def rollback(self) -> None:
-        """Roll back."""
-        self.connection.rollback()
-
-    @asynccontextmanager
-    async def savepoint(self) -> AsyncIterator[None]:
-        """Open a savepoint for a block."""
-        if isinstance(self.connection, sqlite3.Connection):
-            with _bare_savepoint(self.connection):
-                yield
-        else:
-            with self.connection.begin_nested():
-                yield
-
-
-class AsyncShop:
-    """A caller with an asynchronous connection."""
-
-    def __init__(self, connection: Any, store: SqliteStore, execute: Callable[..., Any]) -> None:
-        self.connection = connection
-        self._outbox = Outbox(store)
-        self._store = store
-        self._execute = execute
-
-    async def begin(self) -> None:
-        """Begin a transaction."""
-        if isinstance(self.connection, aiosqlite.Connection):
-            await self.connection.execute("BEGIN")
-        else:
-            await self.connection.begin()
-
-    async def order(self, name: str) -> None:
-        """Write an order."""
-        await self._execute(ORDER, {"id": name})
-
-    async def put(self, *events: object, **options: Any) -> Sequence[Message]:
-        """Put events into the outbox."""
-        return await self._outbox.put(self.connection, *events, **options)
-
-    async def first(self, consumer: str, message_id: str) -> bool:
-        """Ask the inbox."""
-        return await Inbox(self._store, consumer).first_async(self.connection, message_id)
-
-    async def run(self, statement: Statement) -> int:
-        """Run a statement."""
-        return await run_async(self.connection, statement)
-
-    async def commit(self) -> None:
-        """Commit."""
-        await self.connection.commit()
-
-    async def rollback(self) -> None:
-        """Roll back."""
-        await self.connection.rollback()
-
-    @asynccontextmanager
-    async def savepoint(self) -> AsyncIterator[None]:
-        """Open a savepoint for a block."""
-        if not isinstance(self.connection, aiosqlite.Connection):
-            async with self.connection.begin_nested():
-                yield
-            return
-        await self.connection.execute("SAVEPOINT part")
-        try:
-            yield
-        except BaseException:
-            await self.connection.execute("ROLLBACK TO part")
-            raise
-        finally:
-            await self.connection.execute("RELEASE part")
-
-
-Shop = SyncShop | AsyncShop
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of connection, and how to open it."""
-
-    name: str
-    connect: Callable[[Path, SqliteStore], AbstractAsyncContextManager[Shop]]
+    """Watch the test's SQLite file."""
+    with _watching(path) as made:
+        yield made
 
 
 @contextmanager
-def _bare_savepoint(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("SAVEPOINT part")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK TO part")
-        raise
-    finally:
-        connection.execute("RELEASE part")
-
-
-@asynccontextmanager
-async def _sqlite3(path: Path, store: SqliteStore) -> AsyncIterator[Shop]:
-    connection = sqlite3.connect(path)
-    yield SyncShop(connection, store, connection.execute)
+def _watching(path: Path) -> Iterator[Watcher]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    yield Watcher(lambda sql: connection.execute(sql).fetchall())
     connection.close()
 
 
-@asynccontextmanager
-async def _aiosqlite(path: Path, store: SqliteStore) -> AsyncIterator[Shop]:
-    async with aiosqlite.connect(path) as connection:
-        yield AsyncShop(connection, store, connection.execute)
+SERVERS: list[Any] = list(needed(postgresql_servers(), "PostgreSQL"))
 
 
-@asynccontextmanager
-async def _connection(path: Path, store: SqliteStore) -> AsyncIterator[Shop]:
-    engine = begin_immediately(sa.create_engine(f"sqlite:///{path}"))
-    with engine.connect() as connection:
-        yield SyncShop(connection, store, connection.exec_driver_sql)
-    engine.dispose()
+def _parameters() -> list[Any]:
+    """Return every kind of connection with the place where it connects to."""
+    kinds = [pytest.param((kind, None), id=kind.name) for kind in SQLITE_KINDS]
+    for number, server in enumerate(SERVERS):
+        for kind in POSTGRESQL_KINDS:
+            if number == 0 or kind.name in NEWEST:
+                (place,) = server.values
+                kinds.append(
+                    pytest.param((kind, place), id=f"{kind.name}-{server.id}", marks=server.marks)
+                )
+    return kinds
 
 
-@asynccontextmanager
-async def _session(path: Path, store: SqliteStore) -> AsyncIterator[Shop]:
-    engine = begin_immediately(sa.create_engine(f"sqlite:///{path}"))
-    with Session(engine) as session:
-        yield SyncShop(session, store, lambda sql, values: session.execute(sa.text(sql), values))
-    engine.dispose()
-
-
-@asynccontextmanager
-async def _async_connection(path: Path, store: SqliteStore) -> AsyncIterator[Shop]:
-    engine = begin_immediately(create_async_engine(f"sqlite+aiosqlite:///{path}"))
-    async with engine.connect() as connection:
-        yield AsyncShop(connection, store, connection.exec_driver_sql)
-    await engine.dispose()
-
-
-@asynccontextmanager
-async def _async_session(path: Path, store: SqliteStore) -> AsyncIterator[Shop]:
-    engine = begin_immediately(create_async_engine(f"sqlite+aiosqlite:///{path}"))
-    async with AsyncSession(engine) as session:
-        yield AsyncShop(session, store, lambda sql, values: session.execute(sa.text(sql), values))
-    await engine.dispose()
-
-
-KINDS = (
-    Kind("sqlite3", _sqlite3),
-    Kind("aiosqlite", _aiosqlite),
-    Kind("Connection", _connection),
-    Kind("Session", _session),
-    Kind("AsyncConnection", _async_connection),
-    Kind("AsyncSession", _async_session),
-)
-
-
-@pytest.fixture(params=KINDS, ids=[kind.name for kind in KINDS])
-async def shop(
-    request: pytest.FixtureRequest, path: Path, store: SqliteStore
-) -> AsyncIterator[Shop]:
+@pytest.fixture(params=_parameters())
+async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
     """Return a caller, once with each kind of connection."""
-    async with request.param.connect(path, store) as shop:
+    kind: Kind
+    kind, server = request.param
+    if server is None:
+        async with _on_file(kind, request.getfixturevalue("path")) as shop:
+            yield shop
+        return
+    with ground(server.url, TABLE) as made:
+        async with kind.connect(made, made.store) as shop:
+            shop.watcher = Watcher(made.query)
+            yield shop
+
+
+@pytest.fixture(params=SQLITE_KINDS, ids=[kind.name for kind in SQLITE_KINDS])
+async def file_shop(request: pytest.FixtureRequest, path: Path) -> AsyncIterator[Shop]:
+    """Return a caller, once with each kind of connection to an SQLite file."""
+    async with _on_file(request.param, path) as shop:
         yield shop
+
+
+@asynccontextmanager
+async def _on_file(kind: Kind, path: Path) -> AsyncIterator[Shop]:
+    async with kind.connect(path, SqliteStore(path)) as shop:
+        with _watching(path) as shop.watcher:
+            yield shop
