@@ -69,7 +69,7 @@ async def require(connection: AsyncpgConnection) -> None:
         closed, begun = connection.is_closed(), connection.is_in_transaction()
     except InterfaceError as error:
         raise NoTransaction(
-            "the connection was given back to its pool; put the message before that"
+            "the connection was given back to its pool, or lost; put the message before that"
         ) from error
     if closed:
         raise NoTransaction(CLOSED)
@@ -147,13 +147,15 @@ async def _rolled_back(connection: Any, transaction: Any) -> bool:
     """Roll back, and return whether the connection was there to do it."""
     from asyncpg import InterfaceError, PostgresError  # noqa: PLC0415 - only where it is used
 
-    if connection.is_closed():
-        return False
     try:
+        if connection.is_closed():
+            return False
         async with asyncio.timeout(_FAREWELL):
             await transaction.rollback()
     except (OSError, InterfaceError, PostgresError):
-        connection.terminate()
+        # A pool takes a connection that was lost out of its proxy, which then refuses everything.
+        with suppress(InterfaceError):
+            connection.terminate()
         return False
     return True
 

@@ -1,11 +1,13 @@
 """Connections of the standard library's sqlite3."""
 
+import os
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Protocol
 
@@ -63,8 +65,10 @@ def run(connection: SqliteConnection, statement: Statement) -> int:
     try:
         affected = connection.executemany(statement.sql, rows).rowcount
     except BaseException:
-        connection.execute(f"ROLLBACK TO {BATCH}")
-        connection.execute(f"RELEASE {BATCH}")
+        # A full disk, for one, has rolled the whole transaction back already.
+        if connection.in_transaction:
+            connection.execute(f"ROLLBACK TO {BATCH}")
+            connection.execute(f"RELEASE {BATCH}")
         raise
     connection.execute(f"RELEASE {BATCH}")
     return affected
@@ -116,7 +120,8 @@ class SqliteTransactions:
     def __init__(self, path: str | PathLike[str], **arguments: Any) -> None:
         self._path = path
         self._arguments = arguments
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[_Kept] = []
+        self._place: _Place = None
         self._patience = max(float(arguments.get("timeout", DEFAULT_TIMEOUT)), 0.0)
         self._turn = threading.Lock()
         # Also at the end of the program: Python 3.13 warns of each connection left open.
@@ -137,42 +142,92 @@ class SqliteTransactions:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        connection = self._connect()
+        kept = self._take()
+        connection = kept.connection
+        healthy = False
         try:
             begin_writing(connection, patience=self._patience)
             try:
                 yield connection
                 connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                healthy = True
+            except BaseException as error:
+                healthy = _rolled_back(connection) and not isinstance(error, sqlite3.Error)
                 raise
-        except sqlite3.Error:
-            connection.close()
-            raise
-        except BaseException:
-            self._idle.append(connection)
-            raise
-        self._idle.append(connection)
+        finally:
+            if healthy:
+                self._idle.append(kept)
+            else:
+                connection.close()
 
     def close(self) -> None:
         """Close the connections that nobody uses; more are opened when needed."""
         _close_all(self._idle)
 
-    def _connect(self) -> sqlite3.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            # One thread at a time uses a connection, not always the one that opened it.
-            connection: sqlite3.Connection = sqlite3.connect(
-                self._path, isolation_level=None, check_same_thread=False, **self._arguments
-            )
-            return connection
+    def _take(self) -> "_Kept":
+        """Return a kept connection to the file that is there now, or open one."""
+        place = _place_of(self._path)
+        if place is None and self._place is not None:
+            raise _gone(self._path)
+        while self._idle:
+            kept = self._idle.pop()
+            if kept.pid != os.getpid():
+                # Opened before a fork: to use or even to close it here could harm the parent's.
+                _FOREIGN.append(kept.connection)
+            elif kept.place == place:
+                return kept
+            else:
+                kept.connection.close()
+        # One thread at a time uses a connection, not always the one that opened it.
+        connection = sqlite3.connect(
+            self._path, isolation_level=None, check_same_thread=False, **self._arguments
+        )
+        self._place = _place_of(self._path)
+        return _Kept(connection, os.getpid(), self._place)
 
 
-def _close_all(connections: list[sqlite3.Connection]) -> None:
-    while connections:
-        connections.pop().close()
+_Place = tuple[int, int] | None
+"""Device and number of a file; None where the address is no file."""
+
+_FOREIGN: list[sqlite3.Connection] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    connection: sqlite3.Connection
+    pid: int
+    place: _Place
+
+
+def _place_of(path: str | PathLike[str]) -> _Place:
+    """Tell one file from another that took its place."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _gone(path: str | PathLike[str]) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(f"the database file {path} is gone; it was there before")
+    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    error.sqlite_errorname = "SQLITE_CANTOPEN"
+    return error
+
+
+def _rolled_back(connection: sqlite3.Connection) -> bool:
+    """Roll back if need be; return whether the connection can be used on."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def _close_all(kept: list[_Kept]) -> None:
+    while kept:
+        kept.pop().connection.close()
 
 
 def sqlite3_transactions(path: str | PathLike[str], **arguments: Any) -> SqliteTransactions:
