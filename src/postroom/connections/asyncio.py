@@ -44,8 +44,10 @@ async def run(connection: AsyncSqliteConnection, statement: Statement) -> int:
     try:
         affected = (await connection.executemany(statement.sql, rows)).rowcount
     except BaseException:
-        await connection.execute(f"ROLLBACK TO {BATCH}")
-        await connection.execute(f"RELEASE {BATCH}")
+        # A full disk, for one, has rolled the whole transaction back already.
+        if connection.in_transaction:
+            await connection.execute(f"ROLLBACK TO {BATCH}")
+            await connection.execute(f"RELEASE {BATCH}")
         raise
     await connection.execute(f"RELEASE {BATCH}")
     return affected

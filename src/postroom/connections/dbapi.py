@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any, Protocol
 
 from postroom.errors import NoTransaction
@@ -202,7 +203,7 @@ class _Kept:
 def _place_of(path: str | PathLike[str]) -> _Place:
     """Tell one file from another that took its place."""
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino

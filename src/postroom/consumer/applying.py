@@ -6,15 +6,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any, Protocol
 
+from postroom.connections import (
+    AsyncConnection,
+    SyncConnection,
+    require_transaction,
+    require_transaction_async,
+)
 from postroom.consumer.context import AsyncContext, Context
 from postroom.consumer.handlers import Handler
-from postroom.errors import SettingsError
+from postroom.errors import NoTransaction, SettingsError
 from postroom.events import Handled, Handling, Observers
 from postroom.inbox import Inbox
 from postroom.message import Message
 from postroom.outbox import Outbox, SyncOutbox
 
 _PROBE = "postroom-probe"
+_ENDED = (
+    "the handler committed or rolled back the transaction, or closed the connection; leave that "
+    "to the consumer, which commits the effect together with the inbox row"
+)
+
+
+class NotBegunError(Exception):
+    """The transaction or its inbox row failed before the handler ran: not the handler's fault."""
 
 
 class _Undo(Exception):
@@ -29,7 +43,8 @@ class Applying(Protocol):
     ) -> bool:
         """Commit effect and inbox row together; return False if the effect was there already.
 
-        Raises what the handler, the inbox or the commit raised; then nothing is committed.
+        Raises what the handler or the commit raised, or NotBegunError from what was raised
+        before the handler ran; then nothing is committed.
         """
         ...
 
@@ -67,9 +82,12 @@ class SyncApplying:
         self, handler: Handler, event: object, message: Message, attempt: int | None
     ) -> bool:
         """Apply in a thread; see Applying."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._apply, handler, event, message, attempt
+        first, error = await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._caught, handler, event, message, attempt
         )
+        if error is not None:
+            raise error
+        return first
 
     async def probe(self) -> None:
         """Try in a thread; see Applying."""
@@ -79,22 +97,39 @@ class SyncApplying:
         """End the threads."""
         self._threads.shutdown(wait=True)
 
+    def _caught(
+        self, handler: Handler, event: object, message: Message, attempt: int | None
+    ) -> tuple[bool, BaseException | None]:
+        """Bring the error along as a value: a future cannot carry a StopIteration."""
+        try:
+            return self._apply(handler, event, message, attempt), None
+        except BaseException as error:
+            return False, error
+
     def _apply(
         self, handler: Handler, event: object, message: Message, attempt: int | None
     ) -> bool:
-        with self._transaction() as connection:
-            if not self._inbox.first(connection, message.id):
-                return False
-            self._observers.emit(Handling(consumer=self._consumer, message=message))
-            context = Context(
-                consumer=self._consumer,
-                message=message,
-                attempt=attempt,
-                connection=connection,
-                outbox=self._outbox,
-            )
-            handler(event, context)
-            self._observers.emit(Handled(consumer=self._consumer, message=message))
+        begun = False
+        try:
+            with self._transaction() as connection:
+                if not self._inbox.first(connection, message.id):
+                    return False
+                begun = True
+                self._observers.emit(Handling(consumer=self._consumer, message=message))
+                context = Context(
+                    consumer=self._consumer,
+                    message=message,
+                    attempt=attempt,
+                    connection=connection,
+                    outbox=self._outbox,
+                )
+                handler(event, context)
+                _require_untouched(connection)
+                self._observers.emit(Handled(consumer=self._consumer, message=message))
+        except Exception as error:
+            if begun or isinstance(error, SettingsError):
+                raise
+            raise NotBegunError from error
         return True
 
     def _transaction(self) -> AbstractContextManager[Any]:
@@ -135,19 +170,27 @@ class AsyncApplying:
         self, handler: Handler, event: object, message: Message, attempt: int | None
     ) -> bool:
         """Apply on the loop; see Applying."""
-        async with self._transaction() as connection:
-            if not await self._inbox.first_async(connection, message.id):
-                return False
-            self._observers.emit(Handling(consumer=self._consumer, message=message))
-            context = AsyncContext(
-                consumer=self._consumer,
-                message=message,
-                attempt=attempt,
-                connection=connection,
-                outbox=self._outbox,
-            )
-            await handler(event, context)
-            self._observers.emit(Handled(consumer=self._consumer, message=message))
+        begun = False
+        try:
+            async with self._transaction() as connection:
+                if not await self._inbox.first_async(connection, message.id):
+                    return False
+                begun = True
+                self._observers.emit(Handling(consumer=self._consumer, message=message))
+                context = AsyncContext(
+                    consumer=self._consumer,
+                    message=message,
+                    attempt=attempt,
+                    connection=connection,
+                    outbox=self._outbox,
+                )
+                await handler(event, context)
+                await _require_untouched_async(connection)
+                self._observers.emit(Handled(consumer=self._consumer, message=message))
+        except Exception as error:
+            if begun or isinstance(error, SettingsError):
+                raise
+            raise NotBegunError from error
         return True
 
     async def probe(self) -> None:
@@ -168,3 +211,17 @@ class AsyncApplying:
                 "`async with` cannot use; make the handlers plain functions for it"
             )
         return transaction
+
+
+def _require_untouched(connection: SyncConnection) -> None:
+    try:
+        require_transaction(connection)
+    except NoTransaction as error:
+        raise NoTransaction(_ENDED) from error
+
+
+async def _require_untouched_async(connection: AsyncConnection) -> None:
+    try:
+        await require_transaction_async(connection)
+    except NoTransaction as error:
+        raise NoTransaction(_ENDED) from error

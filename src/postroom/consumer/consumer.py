@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
-from enum import StrEnum
-from typing import Any, TypeVar, assert_never, cast
+from typing import Any, TypeVar, cast
 
 from postroom import events
 from postroom._clock import Clock, SystemClock
@@ -13,21 +12,13 @@ from postroom.broker import Delivery, Subscriber
 from postroom.connections import outage
 from postroom.consumer.applying import Applying, AsyncApplying, SyncApplying
 from postroom.consumer.handlers import Handlers, is_async
+from postroom.consumer.handling import Handling, Result, reason_of
 from postroom.consumer.keys import KeyedWork
 from postroom.consumer.trouble import Trouble
-from postroom.errors import (
-    BrokerUnavailable,
-    DeliveryLost,
-    PostroomError,
-    SchemaMismatch,
-    SettingsError,
-    Undecodable,
-    printable,
-)
+from postroom.errors import BrokerUnavailable, SchemaMismatch, SettingsError, printable
 from postroom.events import Observer, Observers
 from postroom.inbox import Inbox
 from postroom.outbox import Outbox, SyncOutbox
-from postroom.outcome import Dead, Retry
 from postroom.retry import Backoff, RetryPolicy
 from postroom.route import Routes
 from postroom.store import Writer
@@ -36,21 +27,6 @@ H = TypeVar("H", bound=Callable[[Any, Any], Any])
 Begin = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 
 _PROBE = Backoff(initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10))
-
-
-class Result(StrEnum):
-    """What became of one delivery."""
-
-    DONE = "done"
-    """Effect and inbox row are committed."""
-    DUPLICATE = "duplicate"
-    """The effect was there already."""
-    FAILED = "failed"
-    """Rolled back; the broker delivers it again."""
-    DEAD = "dead"
-    """In the dead letters of its group, with the reason."""
-    RETURNED = "returned"
-    """Given back uncounted: the consumer's own database cannot be used."""
 
 
 class Consumer:
@@ -101,7 +77,7 @@ class Consumer:
         self._clock = clock or SystemClock()
         self._handlers = Handlers()
         self._applying: Applying | None = None
-        self._counted: dict[str, int] = {}
+        self._handling: Handling | None = None
         self._trouble: Trouble | None = None
 
     @property
@@ -129,10 +105,11 @@ class Consumer:
     def observe(self, *observers: Observer) -> None:
         """Give events to these observers too; call it before `run`."""
         self._observers = Observers([self._observers.emit, *observers])
+        self._applying = self._handling = None
 
     async def step(self, delivery: Delivery) -> Result:
         """Handle one delivery to its end, and tell the broker."""
-        return (await self._handle(delivery))[0]
+        return (await self._handler().handle(delivery))[0]
 
     async def run(self, broker: Subscriber, stop: asyncio.Event) -> None:
         """Consume until `stop` is set; what has begun is ended, the rest is given back.
@@ -169,7 +146,7 @@ class Consumer:
 
         async def work(delivery: Delivery) -> bool:
             try:
-                result, reason = await self._handle(delivery)
+                result, reason = await self._handler().handle(delivery)
             except BaseException as error:
                 trouble.fail(error)
                 raise
@@ -237,112 +214,28 @@ class Consumer:
             reason = outage(error)
             if reason is None:
                 raise SchemaMismatch(
-                    f"consumer {self.name} cannot write to its inbox: {_reason(error)}; "
+                    f"consumer {self.name} cannot write to its inbox: {reason_of(error)}; "
                     "create the tables with `postroom init` or `await store.migrate()`"
                 ) from error
             return printable(reason)
         return None
 
-    async def _handle(self, delivery: Delivery) -> tuple[Result, str]:
-        message = delivery.message
-        began = self._clock.elapsed()
-        attempt = self._attempt(delivery)
-        try:
-            handler, event = self._handlers.of(message)
-            first = await self._applier().apply(handler, event, message, attempt)
-        except SettingsError:
-            raise
-        except Exception as error:
-            return await self._failed(delivery, error, attempt)
-        self._counted.pop(message.id, None)
-        if not first:
-            self._observers.emit(events.Duplicate(consumer=self.name, message=message))
-        else:
-            seconds = self._clock.elapsed() - began
-            self._observers.emit(
-                events.Committed(consumer=self.name, message=message, seconds=seconds)
+    def _handler(self) -> Handling:
+        if self._handling is None:
+            self._handling = Handling(
+                self.name,
+                self._handlers,
+                applying=self._applier,
+                retry=self._retry,
+                observers=self._observers,
+                clock=self._clock,
+                untold=self._untold,
             )
-        await self._acknowledge(delivery)
-        return (Result.DONE if first else Result.DUPLICATE), ""
+        return self._handling
 
-    async def _acknowledge(self, delivery: Delivery) -> None:
-        try:
-            await delivery.ack()
-        except (DeliveryLost, BrokerUnavailable) as error:
-            self._not_told(delivery, error)
-        else:
-            self._observers.emit(events.Acknowledged(consumer=self.name, message=delivery.message))
-
-    async def _failed(
-        self, delivery: Delivery, error: Exception, attempt: int
-    ) -> tuple[Result, str]:
-        away = outage(error)
-        if away is not None:
-            await self._tell(delivery, delivery.release())
-            return Result.RETURNED, printable(away)
-        reason = _reason(error)
-        if isinstance(error, Undecodable):
-            return await self._give_up(delivery, reason), reason
-        decision = self._retry.decide(attempt, reason)
-        match decision:
-            case Dead():
-                return await self._give_up(delivery, reason), reason
-            case Retry(delay=delay):
-                self._counted[delivery.message.id] = attempt
-                self._observers.emit(
-                    events.HandlerFailed(
-                        consumer=self.name,
-                        message=delivery.message,
-                        error=reason,
-                        attempt=attempt,
-                        delay=delay,
-                    )
-                )
-                await self._tell(delivery, delivery.retry(delay, reason))
-                return Result.FAILED, reason
-            case _:
-                assert_never(decision)
-
-    async def _give_up(self, delivery: Delivery, reason: str) -> Result:
-        """Dead-letter it; where that fails it is not acknowledged but comes again."""
-        message = delivery.message
-        try:
-            await delivery.reject(reason)
-        except DeliveryLost as error:
-            self._not_told(delivery, error)
-            return Result.FAILED
-        except Exception as error:
-            self._observers.emit(
-                events.DeadLetterFailed(consumer=self.name, message=message, error=_reason(error))
-            )
-            delay = self._retry.backoff.delay(self._retry.max_attempts)
-            await self._tell(delivery, delivery.retry(delay, reason))
-            return Result.FAILED
-        self._counted.pop(message.id, None)
-        self._observers.emit(events.DeadLettered(consumer=self.name, message=message, error=reason))
-        return Result.DEAD
-
-    async def _tell(self, delivery: Delivery, telling: Any) -> None:
-        try:
-            await telling
-        except (DeliveryLost, BrokerUnavailable) as error:
-            self._not_told(delivery, error)
-
-    def _not_told(self, delivery: Delivery, error: PostroomError) -> None:
-        if isinstance(error, BrokerUnavailable) and self._trouble is not None:
-            # The broker believes it in our hands, and its key waits, until we leave.
-            self._trouble.leave(error.reason)
-        self._observers.emit(
-            events.AcknowledgeFailed(
-                consumer=self.name, message=delivery.message, error=error.reason
-            )
-        )
-
-    def _attempt(self, delivery: Delivery) -> int:
-        """Count by the broker, or in memory where the broker does not count."""
-        if delivery.attempt is not None:
-            return delivery.attempt
-        return self._counted.get(delivery.message.id, 0) + 1
+    def _untold(self, reason: str) -> None:
+        if self._trouble is not None:
+            self._trouble.leave(reason)
 
     def _applier(self) -> Applying:
         """Return the way in which handlers run; a cancelled `run` may have ended the last one."""
@@ -373,9 +266,3 @@ class Consumer:
             observers=self._observers,
             threads=self._concurrency,
         )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, PostroomError):
-        return error.reason
-    return printable(f"{type(error).__name__}: {error}")
