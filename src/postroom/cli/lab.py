@@ -2,24 +2,30 @@
 
 import asyncio
 import random
+import re
 import shutil
 import signal
 import tempfile
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from postroom._redact import redacted
 from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.lab_screen import Screen
 from postroom.cli.screen import show, table
 from postroom.cli.start import examples
 from postroom.lab import runner, timeline
+from postroom.lab.database import Unusable
+from postroom.lab.ground import SQLITE, DriverMissing
 from postroom.lab.plants import PLANTS
 from postroom.lab.report import Report
 from postroom.lab.runner import Plan
+from postroom.lab.servers.postgresql import ServerMissing
 
 _LONGEST = 24 * 3600
 EPILOG = examples(
@@ -27,10 +33,12 @@ EPILOG = examples(
     "postroom lab --seconds 120 --json out.json --html out.html",
     "postroom lab --only frozen-relay --only storm --seed 7",
     "postroom lab --plant no-fence",
+    "postroom lab --store postgresql",
+    "postroom lab --store postgresql://postgres@127.0.0.1/postgres",
 )
 
 
-def lab_command(
+def lab_command(  # noqa: PLR0913 - each is an option of the command
     *,
     seconds: Annotated[
         float, typer.Option("--seconds", min=1, max=_LONGEST, help="How long the storm lasts.")
@@ -42,6 +50,18 @@ def lab_command(
         list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the scenarios and end.")] = False,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            metavar="STORE",
+            help="sqlite; postgresql: the lab starts a server; or postgresql://user@host/database.",
+        ),
+    ] = SQLITE,
+    messages: Annotated[
+        int,
+        typer.Option("--messages", min=0, help="How many orders contending-writers places."),
+    ] = 0,
     plant: Annotated[
         str,
         typer.Option(
@@ -65,15 +85,17 @@ def lab_command(
     With --plant a known mistake is built in: then it must end with 1.
     """
     if listed:
-        table(("scenario", "what happens"), runner.names())
+        table(("scenario", "needs", "what happens"), runner.names())
         return
-    chosen = _checked(only or [], plant)
     plan = Plan(
         seed=random.SystemRandom().randrange(1_000_000) if seed is None else seed,
         seconds=seconds,
-        only=chosen,
+        only=only or [],
         plant=plant,
+        store=store,
+        messages=messages,
     )
+    _check(plan)
     for path in (json, html):
         _writable(path)
     screen = Screen(plan)
@@ -88,18 +110,35 @@ def lab_command(
         raise typer.Exit(Exit.WRONG)
 
 
-def _checked(only: list[str], plant: str) -> list[str]:
-    known = [name for name, _ in runner.names()]
-    for name in only:
+def _check(plan: Plan) -> None:
+    """Refuse what cannot be run, and say what can."""
+    if not re.fullmatch("sqlite|postgresql|postgres(ql)?://.+", plan.store):
+        raise CommandFailed(
+            Exit.USAGE,
+            f"there is no store {redacted(plan.store)!r}",
+            cure="sqlite, postgresql, or the address of a PostgreSQL database",
+        )
+    known = [name for name, _, _ in runner.names()]
+    able = {*(one.name for one in replace(plan, only=(), plant="").chosen()), *runner.OTHERS}
+    for name in plan.only:
         if name not in known:
             raise CommandFailed(
                 Exit.USAGE, f"there is no scenario {name!r}", cure="`postroom lab --list` has them"
             )
-    if plant and plant not in PLANTS:
+        if name not in able:
+            raise CommandFailed(
+                Exit.USAGE,
+                f"{name} needs another store",
+                cure="`postroom lab --list` says which",
+            )
+    if plan.plant and plan.plant not in PLANTS:
         raise CommandFailed(
-            Exit.USAGE, f"there is no variant {plant!r}", cure=f"one of {', '.join(PLANTS)}"
+            Exit.USAGE, f"there is no variant {plan.plant!r}", cure=f"one of {', '.join(PLANTS)}"
         )
-    return only
+    if not plan.chosen() and not any(map(plan.includes, runner.OTHERS)):
+        raise CommandFailed(
+            Exit.USAGE, f"nothing catches {plan.plant} on this store", cure="leave --store out"
+        )
 
 
 def _writable(path: Path | None) -> None:
@@ -131,6 +170,12 @@ def _run(plan: Plan, root: Path, screen: Screen, *, keep: bool) -> Report:
         return asyncio.run(_stoppable(work, stopped))
     except asyncio.CancelledError:
         raise typer.Exit(128 + stopped[0]) from None
+    except (DriverMissing, ServerMissing) as error:
+        raise CommandFailed(Exit.USAGE, str(error)) from error
+    except Unusable as error:
+        raise CommandFailed(
+            Exit.UNREACHABLE, f"{redacted(plan.store)} cannot be used: {error}"
+        ) from error
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None
 

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 from postroom.brokers.sqlite import EmbeddedBroker
+from postroom.errors import StoreUnavailable
 from postroom.lab import careless, consumers, plants
 from postroom.lab.backstage import open_broker, stop_on_sigterm
 from postroom.lab.brief import Brief
+from postroom.lab.database import Unusable
 from postroom.lab.faults import FaultyBroker
 from postroom.lab.journal import Journal
 from postroom.lab.kill import Trap
@@ -18,6 +20,9 @@ from postroom.lab.orders import OrderService
 from postroom.relay import Relay, RelayOptions
 from postroom.retry import Backoff, RetryPolicy
 from postroom.route import Route, Routes
+from postroom.store import Store
+
+_PAUSE = 0.1
 
 
 def _orders(brief: Brief, journal: Journal, trap: Trap) -> None:
@@ -37,7 +42,8 @@ async def _run_relay(brief: Brief, journal: Journal, trap: Trap) -> None:
     stop = stop_on_sigterm()
     store = plants.relay_store(brief)
     broker = open_broker(brief)
-    await store.open()
+    if not await _opened(store, stop):
+        return
     await broker.open()
     relay = Relay(
         store,
@@ -54,15 +60,30 @@ async def _run_relay(brief: Brief, journal: Journal, trap: Trap) -> None:
         await store.close()
 
 
+async def _opened(store: Store, stop: asyncio.Event) -> bool:
+    """Open the store, as often as it takes; return False if it was not to be."""
+    while not stop.is_set():
+        try:
+            await store.open()
+        except StoreUnavailable:
+            await asyncio.sleep(_PAUSE)
+        else:
+            return True
+    return False
+
+
 def _locker(brief: Brief, journal: Journal, trap: Trap) -> None:
     """Hold a database's write lock, and do nothing."""
     del trap
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
-    with brief.places.database(brief.database).locked():
-        journal.write("ready")
-        while not stopping:
-            time.sleep(0.02)
+    try:
+        with brief.places.database(brief.database).locked():
+            journal.write("ready")
+            while not stopping:
+                time.sleep(0.02)
+    except Unusable as error:
+        journal.write("refused", error=str(error))
 
 
 def _naive_orders(brief: Brief, journal: Journal, trap: Trap) -> None:

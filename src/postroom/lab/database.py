@@ -131,3 +131,11 @@ class Database(Protocol):
     def locked(self) -> AbstractContextManager[None]:
         """Keep every writer out for the length of a block."""
         ...
+
+    def remove(self) -> None:
+        """Remove what would be left on a server."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect; it may be used again."""
+        ...

