@@ -39,6 +39,7 @@ PLANS = {
     "renumber": [THE_ROW],
     "unblock": [THE_ROW],
     "some-blocker": ["COVERING INDEX postroom_outbox_blockers (route=? AND key>?)"],
+    "blocked-among": ["COVERING INDEX postroom_outbox_blockers (route=? AND key=?)"],
     "first-blocker": ["INDEX postroom_outbox_blockers (route=? AND key=?)"],
     "blockers": ["COVERING INDEX postroom_outbox_blockers (route=? AND key=?)"],
     "ready-keys": ["INDEX postroom_outbox_ready (route=? AND lane=? AND seq>? AND seq<?)"],

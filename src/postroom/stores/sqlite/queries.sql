@@ -114,6 +114,13 @@ where seq = :seq;
 select 1 from postroom_outbox
 where blocks = 1 and key is not null and route = ? limit 1;
 
+-- name: blocked-among
+select chosen.value from json_each(:keys) as chosen
+where exists (
+    select 1 from postroom_outbox
+    where blocks = 1 and key is not null and route = :route and key = chosen.value
+);
+
 -- name: first-blocker
 select seq, state, lane from postroom_outbox
 where blocks = 1 and key is not null and route = ? and key = ? order by seq limit 1;

@@ -97,17 +97,18 @@ def _release_behind(work: Work, passed: Iterable[Entry]) -> None:
     for entry in passed:
         if entry.message.key is not None:
             last[entry.route, entry.message.key] = entry
-    execute = work.connection.execute
-    blocked = {
-        route: execute(work.sql["some-blocker"], (route,)).fetchone()
-        for route in {route for route, _ in last}
-    }
-    for key, entry in last.items():
-        if not blocked[key[0]]:
+    for route in {route for route, _ in last}:
+        if not work.connection.execute(work.sql["some-blocker"], (route,)).fetchone():
             continue
-        first = execute(work.sql["first-blocker"], key).fetchone()
-        if first and first[1] == State.HELD:
-            release(work, key, entry.lane, after=entry.seq, limit=CHUNK)
+        keys = json.dumps([key for one, key in last if one == route])
+        for (key,) in work.rows("blocked-among", route=route, keys=keys):
+            _release_after(work, (route, key), last[route, key])
+
+
+def _release_after(work: Work, key: Key, passed: Entry) -> None:
+    first = work.connection.execute(work.sql["first-blocker"], key).fetchone()
+    if first and first[1] == State.HELD:
+        release(work, key, passed.lane, after=passed.seq, limit=CHUNK)
 
 
 def _retry(work: Work, entry: Entry, outcome: Retry, now: int) -> None:
