@@ -1,9 +1,10 @@
-"""An SQLite store on a file of its own, for what is special about SQLite."""
+"""What tests of one store act on: an SQLite file, a PostgreSQL schema, each of the test's own."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -11,6 +12,8 @@ from postroom.message import Message
 from postroom.store import Addressed
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
+from tests.servers import Server, needed, postgresql_servers
+from tests.stores.postgresql import AWKWARD, Ground, drop
 
 Put = Callable[..., None]
 
@@ -41,3 +44,15 @@ def put() -> Put:
             connection.commit()
 
     return commit
+
+
+@pytest.fixture(params=needed(postgresql_servers(), "PostgreSQL"))
+async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
+    """A schema with its tables, on every server that is here."""
+    server: Server = request.param
+    ground = Ground(server.url, AWKWARD + uuid4().hex[:8])
+    await (await ground.store()).migrate()
+    yield ground
+    for store in ground.stores:
+        await store.close()
+    await drop(ground.url, ground.schema)

@@ -60,7 +60,7 @@ class Database:
         self._now = now
         self._pool: asyncpg.Pool | None = None
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when connections were given up: what was learned through them may be wrong."""
+        """Called when a connection ended: what was learned through it may be of another server."""
         self.check: Doing[None] = _unchecked
         """Raises SchemaMismatch where the tables are not those that this version needs."""
         self._checked = False
@@ -72,7 +72,11 @@ class Database:
         self._checked = False
         try:
             self._pool = await asyncpg.create_pool(
-                min_size=1, max_size=self._size, reset=_leave_as_it_is, **self._arguments()
+                min_size=1,
+                max_size=self._size,
+                init=self._connected,
+                reset=_leave_as_it_is,
+                **self._arguments(),
             )
         except CLIENT_ERRORS as error:
             raise translate(error, self.place) from error
@@ -118,6 +122,9 @@ class Database:
         for left in reversed(range(_TRIES)):
             try:
                 return await self._transaction(begin, work, patience)
+            except _NotBegun as error:
+                if not left:
+                    raise translate(error.cause, self.place) from error.cause
             except CLIENT_ERRORS as error:
                 if again(error) and left:
                     await asyncio.sleep(random.uniform(0.001, 0.02))  # noqa: S311
@@ -138,17 +145,30 @@ class Database:
         pool = self._open_pool()
         async with pool.acquire(timeout=self._patience.connect.total_seconds()) as connection:
             try:
-                await connection.execute(begin, timeout=seconds)
+                await self._start(connection, begin, seconds)
                 yield connection
             except Exception as error:
-                if isinstance(error, CLIENT_ERRORS) and lost(error):
+                if isinstance(error, _NotBegun) or (
+                    isinstance(error, CLIENT_ERRORS) and lost(error)
+                ):
                     await self._give_up(pool, connection)
                 elif not await _rolled_back(connection, seconds):
-                    connection.terminate()
+                    _end(connection)
                 raise
             except BaseException:
-                connection.terminate()
+                _end(connection)
                 raise
+
+    async def _start(self, connection: Any, begin: str, seconds: float) -> None:
+        """Begin; a connection that has died since its last use is not the caller's concern."""
+        try:
+            await connection.execute(begin, timeout=seconds)
+        except TimeoutError:
+            raise
+        except CLIENT_ERRORS as error:
+            if lost(error):
+                raise _NotBegun(error) from error
+            raise
 
     def require_open(self) -> None:
         """Raise StoreError unless it is open."""
@@ -161,10 +181,12 @@ class Database:
 
     async def _give_up(self, pool: Any, connection: Any) -> None:
         """End this connection, and the others as soon as nobody uses them."""
-        connection.terminate()
+        _end(connection)
         with suppress(*CLIENT_ERRORS):
             await pool.expire_connections()
-        self.on_lost()
+
+    async def _connected(self, connection: Any) -> None:
+        connection.add_termination_listener(lambda _connection: self.on_lost())
 
     async def _explained(self, error: BaseException) -> StoreError:
         if missing(error):
@@ -188,12 +210,26 @@ class Database:
         }
 
 
+class _NotBegun(Exception):
+    """Nothing was done: the connection was dead before the transaction began."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 async def _unchecked(_work: Work) -> None:
     """Take the tables as they are."""
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
     """Do nothing when a connection goes back: nothing is ever left in a session."""
+
+
+def _end(connection: Any) -> None:
+    """End the connection; one that the server has ended is back in the pool already."""
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()
 
 
 async def _rolled_back(connection: Any, seconds: float) -> bool:

@@ -4,7 +4,15 @@ import asyncpg
 
 from postroom.errors import StoreError, StoreUnavailable
 
-CLIENT_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, EOFError)
+CLIENT_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    # Raised by the first use of a connection that the server has ended meanwhile.
+    asyncpg.InternalClientError,
+    OSError,
+    EOFError,
+    TimeoutError,
+)
 """Whatever asyncpg raises."""
 
 _AGAIN = {"40001", "40P01"}

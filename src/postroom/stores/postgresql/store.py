@@ -58,7 +58,7 @@ class PostgresqlStore:
             dsn, self._sql, size=connections, patience=patience or Patience(), now=self._now
         )
         self._database.check = self._check
-        self._database.on_lost = self._marks.forget
+        self._database.on_lost = self._forget
         self._listener: Listener | None = None
 
     # In the caller's transaction
@@ -301,6 +301,9 @@ class PostgresqlStore:
                     "nudge-lane", route=lane.route, number=lane.number, seq=seq
                 )
             )
+
+    def _forget(self) -> None:
+        self._marks.forget()
 
     def _now(self) -> int | None:
         return None if self._clock is None else to_micros(self._clock.now())
