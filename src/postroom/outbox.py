@@ -55,6 +55,15 @@ class SyncOutbox:
         run(connection, statement)
         return messages
 
+    def prepare(self, *events: object, **options: Unpack[PutOptions]) -> tuple[Message, ...]:
+        """Return the events as messages, checked as `put` would, without writing them.
+
+        For whoever writes them later, by a `put` of these messages.
+        """
+        messages = self._packing.messages(events, options)
+        self._packing.require_routes(messages)
+        return messages
+
     def _check(self, connection: SyncConnection) -> None:
         require_transaction(connection)
 
@@ -103,14 +112,24 @@ class _Packing:
         self, events: tuple[object, ...], options: PutOptions
     ) -> tuple[tuple[Message, ...], Statement]:
         """Return the messages with their topics, and the statement that writes them."""
-        messages = tuple(self._message(event, options) for event in events)
-        self._limits.check(messages)
-        if len(messages) > 1 and len({each.id for each in messages}) < len(messages):
-            raise InvalidMessage("two messages of one call have the same id; put each once")
+        messages = self.messages(events, options)
         route_of = self._route_of
         return messages, self._store.insert(
             [Addressed(route_of(each.type).name, each) for each in messages]
         )
+
+    def messages(self, events: tuple[object, ...], options: PutOptions) -> tuple[Message, ...]:
+        """Return the messages with their topics; raises if one of them cannot be put."""
+        messages = tuple(self._message(event, options) for event in events)
+        self._limits.check(messages)
+        if len(messages) > 1 and len({each.id for each in messages}) < len(messages):
+            raise InvalidMessage("two messages of one call have the same id; put each once")
+        return messages
+
+    def require_routes(self, messages: tuple[Message, ...]) -> None:
+        """Raise PutRefused if no route takes one of the messages."""
+        for each in messages:
+            self._route_of(each.type)
 
     def _message(self, event: object, options: PutOptions) -> Message:
         if not isinstance(event, Message):

@@ -1,0 +1,1 @@
+"""Other people's frameworks: a thin hook each, never a second API."""
