@@ -1,5 +1,6 @@
 """PostgreSQL for tests: a schema of its own for every test, with a name that needs quoting."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -88,7 +89,7 @@ class Ground:
         It looks for a higher mark at every read after the clock moved on. `timed` stores take
         their time from the clock of the test, the others from the database.
         """
-        patience = Patience(statement=SECOND) if impatient else None
+        patience = Patience(statement=SECOND if impatient else 20 * SECOND)
         store = PostgresqlStore(
             self.url,
             schema=self.schema,
@@ -184,3 +185,20 @@ def sent(*entries: Entry) -> list[Settled]:
 def ids(entries: Sequence[Entry]) -> list[str]:
     """Return the ids in order."""
     return [entry.message.id for entry in entries]
+
+
+async def waiting(ground: Ground, connection: Any) -> None:
+    """Return when somebody waits for a lock that this connection holds."""
+    pid = connection.get_server_pid()
+    while not await ground.sql(
+        "select from pg_stat_activity where $1 = any (pg_blocking_pids(pid))", pid
+    ):
+        await asyncio.sleep(0)
+
+
+async def expire(ground: Ground, store: PostgresqlStore, relay: str) -> list[Lane]:
+    """Let the lease of everybody else run out, and take over as `relay`."""
+    ground.clock.advance(LEASE + SECOND)
+    await lease(store, relay)
+    ground.clock.advance(RENEWAL)
+    return await lease(store, relay)

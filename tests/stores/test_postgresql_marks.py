@@ -11,7 +11,7 @@ from postroom.store import Query
 from postroom.stores.postgresql import PostgresqlStore, reading
 from postroom.stores.postgresql.marks import Candidate
 from postroom.stores.postgresql.work import Work
-from tests.stores.postgresql import SECOND, Ground, Plant, ids, lease, message, put, sent
+from tests.stores.postgresql import SECOND, Ground, Plant, ids, lease, message, put, sent, waiting
 
 AT_ONCE: Plant = ("own-transaction", "cast(cast(pg_current_xact_id() as text) as bigint)", "0")
 """Raises the mark without waiting for older transactions."""
@@ -90,7 +90,7 @@ async def test_an_insert_is_a_transaction_before_it_has_a_place(
     async with ground.connected() as gate, ground.connected() as writer:
         await gate.execute("select pg_advisory_lock(hashtext(current_schema()))")
         writing = asyncio.ensure_future(put(writer, store, message("paused")))
-        await blocked(ground, writer)
+        await waiting(ground, gate)
         await store.settle(lanes, sent(*await ground.look(store, lanes)), keep=False)
         await ground.raised(store, lanes, within=5 if wrong else 0.2)
 
@@ -279,14 +279,3 @@ async def test_marks_are_forgotten_with_the_connections(ground: Ground) -> None:
     await lease(store)
 
     assert (before, mark(store, lanes)) == (5, 0)
-
-
-async def blocked(ground: Ground, connection: Any) -> None:
-    """Return when the statement of that connection waits for a lock."""
-    pid = connection.get_server_pid()
-    while not (
-        await ground.sql(
-            "select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'", pid
-        )
-    ):
-        await asyncio.sleep(0)
