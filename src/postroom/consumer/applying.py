@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from postroom.connections import (
     AsyncConnection,
     SyncConnection,
-    require_transaction,
-    require_transaction_async,
+    require_intact,
+    require_intact_async,
 )
 from postroom.consumer.context import AsyncContext, Context
 from postroom.consumer.handlers import Handler
@@ -23,7 +23,8 @@ from postroom.outbox import Outbox, SyncOutbox
 _PROBE = "postroom-probe"
 _ENDED = (
     "the handler committed or rolled back the transaction, or closed the connection; leave that "
-    "to the consumer, which commits the effect together with the inbox row"
+    "to the consumer, which commits the effect together with the inbox row (or it went on after a "
+    "statement had failed, and PostgreSQL turns the commit into a rollback: use a savepoint)"
 )
 
 
@@ -215,13 +216,13 @@ class AsyncApplying:
 
 def _require_untouched(connection: SyncConnection) -> None:
     try:
-        require_transaction(connection)
+        require_intact(connection)
     except NoTransaction as error:
         raise NoTransaction(_ENDED) from error
 
 
 async def _require_untouched_async(connection: AsyncConnection) -> None:
     try:
-        await require_transaction_async(connection)
+        await require_intact_async(connection)
     except NoTransaction as error:
         raise NoTransaction(_ENDED) from error

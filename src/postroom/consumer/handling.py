@@ -11,6 +11,7 @@ from postroom._clock import Clock
 from postroom.broker import Delivery
 from postroom.connections import outage
 from postroom.consumer.applying import Applying, NotBegunError
+from postroom.consumer.conflicts import persistently
 from postroom.consumer.excuses import Excuses
 from postroom.consumer.handlers import Handlers
 from postroom.errors import (
@@ -79,7 +80,9 @@ class Handling:
         attempt = self._attempt(delivery)
         try:
             handler, event = self._handlers.of(message)
-            first = await self._applying().apply(handler, event, message, attempt)
+            first = await persistently(
+                lambda: self._applying().apply(handler, event, message, attempt), self._clock
+            )
         except (SettingsError, KeyboardInterrupt):
             raise
         except BaseException as error:
