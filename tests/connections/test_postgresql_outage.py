@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from psycopg2.pool import ThreadedConnectionPool
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from postroom.connections import asyncpg_transactions, conflict, outage
+from postroom.connections import asyncpg_transactions, conflict, outage, psycopg_transactions
 from postroom.errors import StoreUnavailable
 from postroom.lab.servers.postgresql import free_port
 from postroom.lab.servers.proxy import Proxy
@@ -110,6 +110,87 @@ async def test_asyncpg_that_noticed_before_the_next_statement(one_place: Ground)
 
     assert isinstance(error, StoreUnavailable)
     assert outage(error) == "the connection to the database was lost"
+
+
+FAREWELL = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_asyncpg_that_has_read_the_farewell_and_not_the_end(
+    one_place: Ground, *, begun: bool
+) -> None:
+    """Between the two it calls every statement an internal error of its own."""
+    async with asyncpg.create_pool(one_place.url, min_size=1, max_size=1) as pool:
+
+        def say_farewell(connection: Any) -> None:
+            length = (len(FAREWELL) + 4).to_bytes(4, "big")
+            connection._protocol.data_received(b"E" + length + FAREWELL)
+
+        async def work() -> None:
+            if not begun:
+                async with pool.acquire() as connection:
+                    say_farewell(connection)
+            async with asyncpg_transactions(pool)() as connection:
+                say_farewell(connection)
+                await connection.execute("select 1")
+
+        error = await error_of(work())
+        async with asyncpg_transactions(pool)() as connection:
+            again = await connection.fetchval("select 1")
+
+    assert outage(error) == "the connection to the database was lost"
+    assert again == 1
+
+
+@pytest.mark.parametrize("lost", ["while nobody used it", "in its transaction"])
+def test_a_psycopg_pool_is_whole_again_at_once(one_place: Ground, lost: str) -> None:
+    """A restart of the server breaks every connection; the pool would lend them one by one."""
+    with psycopg_pool.ConnectionPool(one_place.url, min_size=4, max_size=4) as pool:
+        pool.wait()
+        begin = psycopg_transactions(pool)
+        end_all = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where pid = any(%s)"
+        with ExitStack() as stack:
+            lent = [stack.enter_context(pool.connection()) for _ in range(4)]
+            pids = [one.info.backend_pid for one in lent]
+        if lost == "while nobody used it":
+            one_place.query(end_all, pids)
+
+        def work() -> None:
+            with begin() as connection:
+                one_place.query(end_all, pids)
+                connection.execute("select 1")
+
+        with pytest.raises(psycopg.OperationalError) as caught:
+            work()
+        with begin() as connection:
+            row = connection.execute("select 1").fetchone()
+
+    assert outage(caught.value) is not None
+    assert row == (1,)
+
+
+async def test_an_asynchronous_psycopg_pool_is_whole_again_at_once(one_place: Ground) -> None:
+    async with psycopg_pool.AsyncConnectionPool(
+        one_place.url, min_size=4, max_size=4, open=False
+    ) as pool:
+        await pool.wait()
+        begin = psycopg_transactions(pool)
+        async with AsyncExitStack() as stack:
+            lent = [await stack.enter_async_context(pool.connection()) for _ in range(4)]
+            pids = [one.info.backend_pid for one in lent]
+
+        async def work() -> None:
+            async with begin() as connection:
+                one_place.query("select pg_terminate_backend(pid, 5000) from unnest(%s) pid", pids)
+                await connection.execute("select 1")
+
+        error = await error_of(work())
+        async with begin() as connection:
+            cursor = await connection.execute("select 1")
+            row = await cursor.fetchone()
+
+    assert outage(error) is not None
+    assert row == (1,)
 
 
 async def test_asyncpg_whose_statement_is_never_answered(one_place: Ground) -> None:

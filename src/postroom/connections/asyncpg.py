@@ -120,16 +120,23 @@ async def _acquired(pool: AsyncpgPool, patience: timedelta) -> Any:
 
 
 async def _released(pool: AsyncpgPool, connection: Any) -> None:
-    from asyncpg import InterfaceError, PostgresError  # noqa: PLC0415 - only where it is used
+    from asyncpg import (  # noqa: PLC0415 - an extra: only needed where it is used
+        InterfaceError,
+        InternalClientError,
+        PostgresError,
+    )
 
     # The transaction is over; what a lost connection says at its end changes nothing.
-    with suppress(OSError, InterfaceError, PostgresError):
+    with suppress(OSError, InterfaceError, InternalClientError, PostgresError):
         await pool.release(connection, timeout=_FAREWELL)
 
 
 @asynccontextmanager
 async def _transaction(connection: Any, options: dict[str, Any]) -> AsyncIterator[None]:
-    from asyncpg import InterfaceError  # noqa: PLC0415 - an extra: only needed where it is used
+    from asyncpg import (  # noqa: PLC0415 - an extra: only needed where it is used
+        InterfaceError,
+        InternalClientError,
+    )
 
     transaction = connection.transaction(**options)
     await transaction.start()
@@ -137,7 +144,8 @@ async def _transaction(connection: Any, options: dict[str, Any]) -> AsyncIterato
         yield
     except BaseException as error:
         alive = await _rolled_back(connection, transaction)
-        if not alive and isinstance(error, InterfaceError | TimeoutError | NoTransaction):
+        own = InterfaceError | InternalClientError | TimeoutError | NoTransaction
+        if not alive and isinstance(error, own):
             raise StoreUnavailable("the connection to the database was lost") from error
         raise
     await transaction.commit()
@@ -145,14 +153,18 @@ async def _transaction(connection: Any, options: dict[str, Any]) -> AsyncIterato
 
 async def _rolled_back(connection: Any, transaction: Any) -> bool:
     """Roll back, and return whether the connection was there to do it."""
-    from asyncpg import InterfaceError, PostgresError  # noqa: PLC0415 - only where it is used
+    from asyncpg import (  # noqa: PLC0415 - an extra: only needed where it is used
+        InterfaceError,
+        InternalClientError,
+        PostgresError,
+    )
 
     try:
         if connection.is_closed():
             return False
         async with asyncio.timeout(_FAREWELL):
             await transaction.rollback()
-    except (OSError, InterfaceError, PostgresError):
+    except (OSError, InterfaceError, InternalClientError, PostgresError):
         # A pool takes a connection that was lost out of its proxy, which then refuses everything.
         with suppress(InterfaceError):
             connection.terminate()

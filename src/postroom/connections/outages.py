@@ -129,6 +129,9 @@ def _psycopg(error: BaseException) -> str | None:
 
 def _asyncpg(error: BaseException) -> str | None:
     """Judge what asyncpg lets through as it came from the system: by the place it came from."""
+    if _from("asyncpg", error) and _is(error, "InternalClientError"):
+        # The server said that it ends the session, and asyncpg has not seen the end of it yet.
+        return _LOST
     if not isinstance(error, OSError):
         return None
     places = {"asyncpg.connect_utils"} if isinstance(error, TimeoutError) else {"asyncpg"}

@@ -144,38 +144,49 @@ def psycopg_transactions(pool: Any) -> Callable[[], Any]:
     """Return a function that opens a transaction on a connection of the pool.
 
     Each `with begin() as connection:` (`async with`, if the pool is an asynchronous one) commits
-    at the end, rolls back on an error, and gives the connection back.
+    at the end, rolls back on an error, and gives the connection back. When one was lost, the
+    pool is told to look for others that were lost with it, instead of lending them one by one.
     """
 
     def begin() -> Any:
         lent = pool.connection()
-        return _awaited(lent) if hasattr(lent, "__aenter__") else _plain(lent)
+        return _awaited(pool, lent) if hasattr(lent, "__aenter__") else _plain(pool, lent)
 
     return begin
 
 
 @contextmanager
-def _plain(lent: AbstractContextManager[Any]) -> Iterator[Any]:
-    with lent as connection, connection.transaction():
-        try:
-            yield connection
-            require(connection)
-        except NoTransaction as error:
-            if connection.broken:
-                raise StoreUnavailable(_LOST) from error
-            raise
+def _plain(pool: Any, lent: AbstractContextManager[Any]) -> Iterator[Any]:
+    connection: Any = None
+    try:
+        with lent as connection, connection.transaction():
+            try:
+                yield connection
+                require(connection)
+            except NoTransaction as error:
+                if connection.broken:
+                    raise StoreUnavailable(_LOST) from error
+                raise
+    finally:
+        if connection is not None and connection.broken and hasattr(pool, "check"):
+            pool.check()
 
 
 @asynccontextmanager
-async def _awaited(lent: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    async with lent as connection, connection.transaction():
-        try:
-            yield connection
-            await require_async(connection)
-        except NoTransaction as error:
-            if connection.broken:
-                raise StoreUnavailable(_LOST) from error
-            raise
+async def _awaited(pool: Any, lent: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    connection: Any = None
+    try:
+        async with lent as connection, connection.transaction():
+            try:
+                yield connection
+                await require_async(connection)
+            except NoTransaction as error:
+                if connection.broken:
+                    raise StoreUnavailable(_LOST) from error
+                raise
+    finally:
+        if connection is not None and connection.broken and hasattr(pool, "check"):
+            await pool.check()
 
 
 def _settle(connection: PsycopgConnection) -> None:
