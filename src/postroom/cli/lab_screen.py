@@ -12,7 +12,7 @@ from rich.text import Text
 from postroom.cli.screen import err, out
 from postroom.lab.plants import PLANTS
 from postroom.lab.report import FIGURES, Report, Result
-from postroom.lab.runner import Plan, Started
+from postroom.lab.runner import Plan, Skipped, Started
 
 _HEADS = {
     "lost": "lost",
@@ -60,8 +60,12 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def note(self, news: Started | Result) -> None:
+    def note(self, news: Started | Skipped | Result) -> None:
         """Take note of a scenario's beginning or end."""
+        if isinstance(news, Skipped):
+            line = Text(f"-- {news.name}: SKIPPED, {news.why}", style="yellow")
+            self._console.print(line, soft_wrap=True)
+            return
         if isinstance(news, Started):
             self._running[news.name] = time.monotonic()
             return
@@ -82,6 +86,8 @@ class Screen:
         verdict = "passed" if report.passed else "FAILED"
         kills = sum(result.kills for result in report.scenarios)
         text = f"{verdict}: {len(report.scenarios)} scenarios, {kills} kills, seed {report.seed}"
+        if report.skipped:
+            text += f"; skipped: {', '.join(report.skipped)}"
         console.print(Text(text, style="bold green" if report.passed else "bold red"))
 
     def _now(self) -> Table:

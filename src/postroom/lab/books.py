@@ -92,6 +92,22 @@ def arrivals(places: Places) -> Sequence[str]:
     return [id_ for (id_,) in rows]
 
 
+def disorder_at_broker(places: Places) -> int:
+    """Count messages whose first copy came to the broker before that of their key's one before."""
+    placed = {
+        id_: (customer, n)
+        for id_, customer, n in places.shop.read("SELECT message_id, customer, n FROM orders")
+    }
+    seen: dict[str, set[int]] = {}
+    disorder = 0
+    for id_ in dict.fromkeys(arrivals(places)):
+        customer, n = placed[id_]
+        earlier = seen.setdefault(customer, set())
+        disorder += n > 1 and n - 1 not in earlier
+        earlier.add(n)
+    return disorder
+
+
 def effect_count(places: Places) -> int:
     """Count the effects of all consumers."""
     return sum(

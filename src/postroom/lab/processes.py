@@ -97,13 +97,16 @@ class Actor:
         """Return what it wrote into its journal in its present life."""
         return [line for line in self.said(event) if line["pid"] == self._pid]
 
-    def complaint(self) -> str:
-        """Return the last line that it wrote to its standard error."""
+    def complaints(self) -> str:
+        """Return all that it wrote to its standard error, in all its lives."""
         try:
-            lines = self._errors.read_text(errors="replace").splitlines()
+            return self._errors.read_text(errors="replace")
         except FileNotFoundError:
             return ""
-        told = [line.strip(" |+-") for line in lines]
+
+    def complaint(self) -> str:
+        """Return the last line that it wrote to its standard error."""
+        told = [line.strip(" |+-") for line in self.complaints().splitlines()]
         return next((line for line in reversed(told) if line), "")
 
     def _send(self, number: int) -> None:

@@ -70,6 +70,8 @@ class Report:
     seed: int
     plant: str = ""
     scenarios: Sequence[Result] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Scenarios that could not be played here, and why."""
     naive: Result | None = None
     """The same storm on "save, then publish"; None when it was not run."""
     store: str = "sqlite"
@@ -96,6 +98,7 @@ class Report:
             "broker": self.broker,
             "plant": self.plant or None,
             "passed": self.passed,
+            "skipped": dict(self.skipped),
             "kills": sum(result.kills for result in self.scenarios),
             "naive": None if self.naive is None else self.naive.to_dict(),
             "scenarios": [result.to_dict() for result in self.scenarios],

@@ -60,7 +60,15 @@ class Started:
     name: str
 
 
-Progress = Callable[[Started | Result], None]
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A scenario cannot be played here."""
+
+    name: str
+    why: str
+
+
+Progress = Callable[[Started | Skipped | Result], None]
 
 
 def names() -> Sequence[tuple[str, str, str]]:
@@ -93,7 +101,11 @@ class _Run:
 
     async def all(self) -> Report:
         plan = self.plan
-        results = await self._together(plan.chosen())
+        chosen = plan.chosen()
+        skipped = {one.name: why for one in chosen if (why := one.lacks())}
+        for name, why in skipped.items():
+            self.progress(Skipped(name, why))
+        results = await self._together([one for one in chosen if one.name not in skipped])
         if plan.includes(STORM):
             results.append(await self._play(_storm(plan.seconds, plan.seed)))
         naive = None
@@ -104,6 +116,7 @@ class _Run:
             store=self.ground.store,
             plant=plan.plant,
             scenarios=results,
+            skipped=skipped,
             naive=naive,
         )
 

@@ -27,3 +27,5 @@ class Scenario:
     """Which store it needs; any where empty. `server` is one that the lab has started."""
     alone: bool = False
     """Whether it does something to the server that nobody else would like."""
+    lacks: Callable[[], str] = str
+    """Says what it lacks on this machine; empty where it can be played."""

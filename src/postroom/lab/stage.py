@@ -52,6 +52,10 @@ class Stage:
         """Set a shop up at that site."""
         self.site = site
         self.places = site.places
+        self.through = site.places.address
+        """The address by which processes reach the databases."""
+        self.server_kills = 0
+        """How often the databases' server was ended by SIGKILL."""
         self.messages = messages
         """How many orders a scenario shall place that can place any number; 0: as it likes."""
         self.seed = seed
@@ -79,11 +83,12 @@ class Stage:
 
     async def close(self) -> None:
         """End every process that is left."""
-        if self._tending is not None:
-            self._tending.cancel()
-            await asyncio.gather(self._tending, return_exceptions=True)
         actors = list(self.actors.values())
         try:
+            if self._tending is not None:
+                self._tending.cancel()
+                with suppress(asyncio.CancelledError):
+                    await self._tending
             await end(actors)
         finally:
             kill(actors)
@@ -98,7 +103,7 @@ class Stage:
             role=role,
             name=name or f"{role}-{number}",
             root=str(self.places.root),
-            address=self.places.address,
+            address=self.through,
             schema=self.places.schema,
             number=number,
             seed=self.seed * 100 + number,
@@ -127,8 +132,8 @@ class Stage:
 
     @property
     def kills(self) -> int:
-        """How many processes were ended by SIGKILL so far."""
-        return sum(actor.kills for actor in self.actors.values())
+        """How many processes were ended by SIGKILL so far; a server counts as one."""
+        return self.server_kills + sum(actor.kills for actor in self.actors.values())
 
     # Waiting
 

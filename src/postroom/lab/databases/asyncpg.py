@@ -23,6 +23,13 @@ from postroom.message import Message
 from postroom.outbox import Outbox
 from postroom.store import Writer
 
+LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
+"""What asyncpg raises when the connection has gone; some of it means mistakes too."""
 CONNECT = 3.0
 """Seconds that it may take to connect."""
 _PART = "lab_part"
@@ -56,7 +63,7 @@ class AsyncpgTill:
     def rollback(self) -> None:
         """Undo what is not committed."""
         if self._connection is not None and self._connection.is_in_transaction():
-            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            with suppress(asyncpg.PostgresError, *LOST):
                 self._line.run(self._connection.execute("ROLLBACK"))
 
     @contextmanager
@@ -91,7 +98,11 @@ class AsyncpgTill:
     async def _start(self) -> None:
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._address)
-        await self._connection.execute(self._begin)
+        try:
+            await self._connection.execute(self._begin)
+        except LOST:
+            self._connection.terminate()
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +160,7 @@ def translated() -> Iterator[None]:
         raise Violated(str(error)) from error
     except asyncpg.SyntaxOrAccessError:
         raise
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except (asyncpg.PostgresError, *LOST) as error:
         raise Unusable(f"{type(error).__name__}: {error}") from error
     except NoTransaction as error:
         raise Unusable(error.reason) from error

@@ -9,7 +9,14 @@ from typing import Any
 import asyncpg
 
 from postroom.lab.database import Hands, Rows, Till, Write
-from postroom.lab.databases.asyncpg import AsyncpgHands, AsyncpgTill, connect, numbered, translated
+from postroom.lab.databases.asyncpg import (
+    LOST,
+    AsyncpgHands,
+    AsyncpgTill,
+    connect,
+    numbered,
+    translated,
+)
 from postroom.lab.databases.line import Line
 from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.postgresql.database import Patience
@@ -131,7 +138,7 @@ class PostgresqlDatabase:
         reader = await self._connected()
         try:
             return await getattr(reader, what)(sql, *values)
-        except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
+        except (*LOST, asyncpg.OperatorInterventionError):
             reader.terminate()
         reader = await self._connected()
         return await getattr(reader, what)(sql, *values)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from postroom.lab.scenario import Scenario
-from postroom.lab.scenarios import brokers, consumers, keys, relays, writers
+from postroom.lab.scenarios import brokers, consumers, contention, keys, relays, servers, writers
 
 SCENARIOS: Sequence[Scenario] = (
     *writers.SCENARIOS,
@@ -11,4 +11,6 @@ SCENARIOS: Sequence[Scenario] = (
     *brokers.SCENARIOS,
     *keys.SCENARIOS,
     *consumers.SCENARIOS,
+    *contention.SCENARIOS,
+    *servers.SCENARIOS,
 )

@@ -76,7 +76,7 @@ class PostgresqlServer:
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="postroom-postgresql-"))
         if not self._made:
-            _own(self._home)
+            own(self._home)
             self._binaries = _reachable(self._binaries, self._home)
             self._initialise(self._home)
             self._made = True
@@ -96,7 +96,7 @@ class PostgresqlServer:
                 stdin=subprocess.DEVNULL,
                 cwd="/",
                 start_new_session=True,
-                **_unprivileged(),
+                **unprivileged(),
             )
         self._wait_ready(self._home)
 
@@ -139,7 +139,7 @@ class PostgresqlServer:
             capture_output=True,
             cwd="/",
             check=False,
-            **_unprivileged(),
+            **unprivileged(),
         )
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr.decode(errors='replace')}")
@@ -203,13 +203,15 @@ def free_port() -> int:
         return port
 
 
-def _unprivileged() -> dict[str, Any]:
+def unprivileged() -> dict[str, Any]:
+    """Return how root starts what refuses to run as root; nothing for anybody else."""
     if os.geteuid() != 0:
         return {}
     return {"user": "nobody", "group": "nogroup", "extra_groups": []}
 
 
-def _own(path: Path) -> None:
+def own(path: Path) -> None:
+    """Give the folder to the user as whom root starts servers."""
     if os.geteuid() == 0:
         shutil.chown(path, "nobody", "nogroup")
 

@@ -1,0 +1,270 @@
+"""What goes wrong at a PostgreSQL server: gone, crashed, cut off, read-only, pooled."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from postroom.lab import books, power, shop
+from postroom.lab.ground import to_its_end
+from postroom.lab.kill import Point
+from postroom.lab.processes import Actor
+from postroom.lab.scenario import Scenario
+from postroom.lab.servers import pgbouncer
+from postroom.lab.servers.proxy import Proxy
+from postroom.lab.stage import Stage
+
+_SOON = 10
+"""Seconds within which everything goes on again."""
+_LATE = 8
+"""Customers whose order is committed late."""
+
+
+async def server_restart(stage: Stage) -> None:
+    """The server is shut down and started, twice, while everybody works."""
+    services = await _open(stage)
+    for _ in range(2):
+        await power.shut_down(stage)
+        await asyncio.sleep(0.5)
+        await power.start(stage)
+        await stage.moving(10, seconds=_SOON)
+    stage.healed()
+    await _close(stage, services)
+    await _nobodys_fault(stage)
+
+
+async def server_killed(stage: Stage) -> None:
+    """The server and all its processes die by SIGKILL, three times, and recover."""
+    services = await _open(stage)
+    for _ in range(3):
+        await power.crash(stage)
+        await asyncio.sleep(0.2)
+        await power.start(stage)
+        await stage.moving(10, seconds=_SOON)
+    stage.healed()
+    await _close(stage, services)
+    await _nobodys_fault(stage)
+
+
+async def backend_terminated(stage: Stage) -> None:
+    """Sessions of everybody are ended in the middle of their transactions, forty times."""
+    services = await _open(stage)
+    ended, until = 0, time.monotonic() + 20
+    while ended < 40 and time.monotonic() < until:
+        ended += power.end_sessions(stage, 3)
+        await asyncio.sleep(0.05)
+    stage.check(f"many transactions were ended ({ended})", ended >= 40)
+    stage.healed()
+    await stage.moving(10, seconds=_SOON)
+    await _close(stage, services)
+    await _nobodys_fault(stage)
+
+
+async def wire_cut(stage: Stage) -> None:
+    """The wire between a relay and the database goes dead without a word, twice."""
+    with Proxy("127.0.0.1", power.server(stage).port) as proxy:
+        address = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
+        cut = stage.start("relay", "cut relay", address=address)
+        stage.start_consumers()
+        services = [stage.start("orders", per_second=40) for _ in range(2)]
+        await stage.moving(10)
+        for successor in ("second relay", "third relay"):
+            lost, back = len(cut.said("StoreLost")), len(cut.said("StoreBack"))
+            proxy.silence()
+            stage.marks.begin("wire", "fault", "cut")
+            await _said_more(stage, cut, "StoreLost", lost)
+            stage.start("relay", successor)
+            await stage.moving(20)
+            proxy.restore()
+            stage.marks.end("wire", "fault")
+            await _said_more(stage, cut, "StoreBack", back)
+        stage.healed()
+        await _close(stage, services)
+        await stage.still()
+        cut.terminate()
+        await stage.ended(cut)
+    await _nobodys_fault(stage)
+
+
+async def read_only(stage: Stage) -> None:
+    """The server refuses every write for a while, as a primary that was demoted."""
+    services = await _open(stage)
+    everyone = (*stage.actors_of("relay"), *stage.actors_of("consumer"))
+    async with power.read_only(stage):
+        for actor in everyone:
+            event = "StoreLost" if actor.brief.role == "relay" else "ConsumerPaused"
+            await _said_more(stage, actor, event, 0)
+        for service in services:
+            await _said_more(stage, service, "refused", 0)
+    stage.healed()
+    await stage.moving(10, seconds=_SOON)
+    await _close(stage, services)
+    await _nobodys_fault(stage)
+
+
+async def held_snapshot(stage: Stage) -> None:
+    """Another session holds a REPEATABLE READ snapshot all the time: nothing can be vacuumed."""
+    with closing(stage.places.shop.till()) as other:
+        other.begin()
+        other.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        ((before,),) = other.rows("SELECT count(*) FROM orders")
+        services = await _open(stage)
+        stage.start("relay", "mortal", point=Point(event="Published", nth=5))
+        await stage.moving(400, seconds=60)
+        await _close(stage, services)
+        await stage.still()
+        ((after,),) = other.rows("SELECT count(*) FROM orders")
+        stage.check("the snapshot was held", (before, after) == (0, 0))
+        other.rollback()
+    stage.healed()
+    await _nobodys_fault(stage)
+
+
+async def late_commit(stage: Stage) -> None:
+    """One transaction has its place in the order from the beginning, and commits at the end."""
+    with closing(stage.places.shop.till()) as late:
+        late.begin()
+        for number in range(_LATE):
+            late.rows("INSERT INTO customers (name, orders) VALUES (?, 0)", f"late-{number}")
+            shop.place(late, f"late-{number}", amount=1)
+        services = await _open(stage)
+        await stage.moving(400, seconds=60)
+        await _close(stage, services)
+        await stage.still()
+        late.commit()
+    stage.healed()
+    before = books.effect_count(stage.places)
+    await stage.until(
+        "the late orders are sent",
+        lambda: books.effect_count(stage.places) == before + 2 * _LATE,
+        _SOON,
+    )
+    await _nobodys_fault(stage)
+
+
+async def pooled(stage: Stage) -> None:
+    """Everybody works through pgbouncer in transaction mode; a relay and a consumer die."""
+    home = Path(tempfile.mkdtemp(prefix="postroom-pgbouncer-"))
+    stage.site.will.add_server(home, pgbouncer.PID_FILE)
+    pooler = pgbouncer.Pgbouncer(power.server(stage).port, home)
+    try:
+        await to_its_end(pooler.start)
+        stage.through = pooler.url
+        await _work_through_pooler(stage)
+    finally:
+        pooler.remove()
+        stage.site.will.drop_server(home)
+
+
+async def _work_through_pooler(stage: Stage) -> None:
+    relay = stage.start("relay", point=Point(event="Published", nth=5))
+    other = stage.start("relay")
+    consumers = stage.start_consumers(2)
+    services = [stage.start("orders", orders=60, per_second=60) for _ in range(3)]
+    await stage.moving(20)
+    consumers[0].kill()
+    await stage.ended(relay, consumers[0], *services)
+    consumers[0].start()
+    relay.start(point=None)
+    stage.healed()
+    await stage.still()
+    stage.check("the relay was killed", relay.kills == 1)
+    told = other.complaints().count("transaction pooler")
+    stage.check(f"a relay says once that it only polls ({told})", told == 1)
+    await _nobodys_fault(stage)
+    for actor in stage.actors.values():
+        actor.terminate()
+    await stage.ended(*stage.actors.values())
+    stage.through = stage.places.address
+    for actor in (other, *consumers):
+        actor.start(address=stage.through)
+
+
+async def _open(stage: Stage) -> Sequence[Actor]:
+    """Open the shop with everybody in it; return the order services."""
+    for _ in range(2):
+        stage.start("relay")
+    stage.start_consumers()
+    services = [stage.start("orders", per_second=40) for _ in range(3)]
+    await stage.moving(10)
+    return services
+
+
+async def _close(stage: Stage, services: Sequence[Actor]) -> None:
+    for service in services:
+        service.terminate()
+    await stage.ended(*services)
+
+
+async def _said_more(stage: Stage, actor: Actor, event: str, before: int) -> None:
+    await stage.until(f"{actor.name} says {event}", lambda: len(actor.said(event)) > before, _SOON)
+
+
+async def _nobodys_fault(stage: Stage) -> None:
+    await stage.still()
+    stage.check("no attempt was charged", books.attempts(stage.places) == 0)
+    stage.check("no message was given up", not books.reasons(stage.places))
+    failed = sum(len(actor.said("HandlerFailed")) for actor in stage.actors_of("consumer"))
+    stage.check("no handler was blamed", failed == 0)
+
+
+def _no_pgbouncer() -> str:
+    return "" if pgbouncer.installed() else "pgbouncer is not installed"
+
+
+SCENARIOS: Sequence[Scenario] = (
+    Scenario(
+        name="server-restart",
+        summary="the database server is shut down and started while everybody works",
+        play=server_restart,
+        needs="server",
+        alone=True,
+    ),
+    Scenario(
+        name="server-killed",
+        summary="the database server dies by SIGKILL, with all its processes, and recovers",
+        play=server_killed,
+        needs="server",
+        alone=True,
+    ),
+    Scenario(
+        name="backend-terminated",
+        summary="sessions are ended in the middle of their transactions",
+        play=backend_terminated,
+        needs="postgresql",
+    ),
+    Scenario(
+        name="wire-cut",
+        summary="the wire between a relay and the database goes dead without a word",
+        play=wire_cut,
+        needs="server",
+    ),
+    Scenario(
+        name="read-only",
+        summary="the database refuses every write for a while",
+        play=read_only,
+        needs="server",
+        alone=True,
+    ),
+    Scenario(
+        name="held-snapshot",
+        summary="another session holds a REPEATABLE READ snapshot all the time",
+        play=held_snapshot,
+        needs="postgresql",
+    ),
+    Scenario(
+        name="late-commit",
+        summary="a transaction that put its messages first commits last",
+        play=late_commit,
+        needs="postgresql",
+    ),
+    Scenario(
+        name="pooled",
+        summary="everybody works through pgbouncer in transaction mode",
+        play=pooled,
+        needs="server",
+        lacks=_no_pgbouncer,
+    ),
+)
