@@ -58,4 +58,14 @@ def from_micros(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
+def nearest_moment(micros: float) -> datetime:
+    """Return the moment that this number stands for, or the nearest that a datetime can tell.
+
+    For numbers that others wrote: one in nanoseconds is a year that no datetime has.
+    """
+    return from_micros(min(max(int(micros), _FIRST), _LAST))
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = to_micros(datetime.min.replace(tzinfo=UTC))
+_LAST = to_micros(datetime.max.replace(tzinfo=UTC))

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from types import MappingProxyType
@@ -183,6 +183,13 @@ def _check_times(message: Message) -> None:
             raise InvalidMessage(f"{field} must be a datetime, not {type(moment).__name__}")
         if moment.utcoffset() is None:
             raise InvalidMessage(f"{field} has no time zone; use datetime.now(UTC) + timedelta(…)")
+        try:
+            moment.astimezone(UTC)
+        except OverflowError as error:
+            raise InvalidMessage(
+                f"{field} {moment} is outside of the years 1 to 9999 in UTC; "
+                "leave it out for a message without such a limit"
+            ) from error
     deliver_at, expires_at = message.deliver_at, message.expires_at
     if deliver_at is not None and expires_at is not None and expires_at <= deliver_at:
         raise InvalidMessage("expires_at is not after deliver_at: it could never be sent")

@@ -402,6 +402,9 @@ def test_moments_that_are_refused() -> None:
     assert "deliver_at has no time zone" in refused(deliver_at=datetime(2024, 1, 1))  # noqa: DTZ001
     assert "expires_at has no time zone" in refused(expires_at=datetime(2024, 1, 1))  # noqa: DTZ001
     assert "must be a datetime" in refused(deliver_at=date(2024, 1, 1))
+    west, east = timezone(timedelta(hours=-5)), timezone(timedelta(hours=5))
+    assert "years 1 to 9999" in refused(deliver_at=datetime.max.replace(tzinfo=west))
+    assert "years 1 to 9999" in refused(expires_at=datetime.min.replace(tzinfo=east))
     assert "never be sent" in refused(deliver_at=NOW, expires_at=NOW)
     check(Message(type="t", payload=b"", deliver_at=NOW, expires_at=NOW + timedelta(seconds=1)))
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from postroom._clock import from_micros
+from postroom._clock import nearest_moment
 from postroom.message import Entry, State
 from postroom.store import AuditRecord, Query, RelayStatus, Stats
 from postroom.stores.postgresql.leases import relays
@@ -101,7 +101,7 @@ async def stats(work: Work, version: int) -> Stats:
             oldest[route] = min(created, oldest.get(route, created))
     return Stats(
         counts=dict(counts),
-        oldest_unsent_at={route: from_micros(moment) for route, moment in oldest.items()},
+        oldest_unsent_at={route: nearest_moment(moment) for route, moment in oldest.items()},
         blocked_keys=await work.value("count-blocked"),
         relays=await _relays(work),
         inbox=dict(await work.rows("count-inbox")),
@@ -112,7 +112,7 @@ async def stats(work: Work, version: int) -> Stats:
 async def audit(work: Work, limit: int) -> list[AuditRecord]:
     """Return the newest records first."""
     return [
-        AuditRecord(at=from_micros(at), actor=actor, action=action, detail=detail, count=count)
+        AuditRecord(at=nearest_moment(at), actor=actor, action=action, detail=detail, count=count)
         for at, actor, action, detail, count in await work.rows("records", limit=limit)
     ]
 
@@ -123,7 +123,7 @@ async def _relays(work: Work) -> tuple[RelayStatus, ...]:
     return tuple(
         RelayStatus(
             name=relay.name,
-            seen_at=from_micros(relay.seen_at),
+            seen_at=nearest_moment(relay.seen_at),
             alive=not relay.expired(now),
             lanes=owning.get(relay.name, 0),
             paused_routes=tuple(route for route, able in relay.routes.items() if not able),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from postroom._clock import from_micros
+from postroom._clock import nearest_moment
 from postroom.lane import Lane
 from postroom.message import State
 from postroom.store import Swept
@@ -124,7 +124,7 @@ async def next_due(work: Work, lanes: Sequence[Lane], swept: Swept) -> Swept:
         )
         if due_at is not None
     ]
-    return replace(swept, next_due=from_micros(min(moments)) if moments else None)
+    return replace(swept, next_due=nearest_moment(min(moments)) if moments else None)
 
 
 async def find_below(
