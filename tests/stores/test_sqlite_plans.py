@@ -41,12 +41,22 @@ PLANS = {
     "some-blocker": ["COVERING INDEX postroom_outbox_blockers (route=? AND key>?)"],
     "blocked-among": ["COVERING INDEX postroom_outbox_blockers (route=? AND key=?)"],
     "first-blocker": ["INDEX postroom_outbox_blockers (route=? AND key=?)"],
-    "blockers": ["COVERING INDEX postroom_outbox_blockers (route=? AND key=?)"],
-    "ready-keys": ["INDEX postroom_outbox_ready (route=? AND lane=? AND seq>? AND seq<?)"],
+    "blockers": [
+        "COVERING INDEX postroom_outbox_blockers (route=? AND key=?)",
+        THE_ROW,
+    ],
+    "ready-among": [
+        "INDEX postroom_outbox_ready (route=? AND lane=? AND seq>? AND seq<?)",
+        THE_ROW,
+    ],
+    "stands": [THE_ROW],
     "earliest-due": ["COVERING INDEX postroom_outbox_due (route=? AND lane=?"],
     "due-rows": ["COVERING INDEX postroom_outbox_due (route=? AND lane=? AND due_at>?"],
     "expired-parked": ["INDEX postroom_outbox_parked (route=? AND lane=? AND expires_at>?"],
-    "blocked-keys": ["postroom_outbox_blockers (route=? AND key>?)"] * 2,
+    "blocked-keys": [
+        *["COVERING INDEX postroom_outbox_blockers (route=? AND key>?)"] * 2,
+        "COVERING INDEX postroom_outbox_blockers (route=? AND key=?)",
+    ],
     "count-rows": [
         "COVERING INDEX postroom_outbox_ready",
         "COVERING INDEX postroom_outbox_blockers",

@@ -106,6 +106,11 @@ def _entry(
     )
 
 
+def text_of(value: Any) -> Any:
+    """Return bytes that stand for a text as one, with a backslash where they are no UTF-8."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
 def _check(row: Sequence[Any]) -> None:
     """Raise TypeError where SQLite let a value of another type into a column."""
     if type(row[_PAYLOAD]) is not bytes:
@@ -118,10 +123,7 @@ def _check(row: Sequence[Any]) -> None:
 
 def _cleaned(row: Sequence[Any]) -> Sequence[Any]:
     """Return the row with every value as near to its type as can be."""
-    values = [
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        for value in row[:_PAYLOAD]
-    ]
+    values = [text_of(value) for value in row[:_PAYLOAD]]
     for place in (_VERSION, _ATTEMPTS):
         if not isinstance(values[place], int):
             values[place] = None if place == _VERSION else 0

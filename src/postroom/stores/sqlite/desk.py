@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from postroom._clock import from_micros
+from postroom._clock import nearest_moment
 from postroom.message import Entry, State
 from postroom.store import AuditRecord, Query, RelayStatus, Stats
-from postroom.stores.rows import entry_of
+from postroom.stores.rows import entry_of, text_of
 from postroom.stores.selection import conditions, described, narrowed
 from postroom.stores.sqlite.leases import relays
 from postroom.stores.sqlite.reading import fetch
@@ -97,17 +97,18 @@ def stats(work: Work) -> Stats:
     """Return counts and ages, all of the same moment."""
     with work.reading():
         counts: dict[str, dict[State, int]] = defaultdict(dict)
-        oldest: dict[str, int] = {}
-        for route, state, count, created in work.rows("count-rows"):
-            counts[route][State(state)] = count
-            if created is not None:
+        oldest: dict[str, float] = {}
+        for raw, state, count, created in fetch(work, work.sql["count-rows"], {}):
+            route = text_of(raw)
+            counts[route][State(state)] = counts[route].get(State(state), 0) + count
+            if isinstance(created, int | float):
                 oldest[route] = min(created, oldest.get(route, created))
         return Stats(
             counts=dict(counts),
-            oldest_unsent_at={route: from_micros(moment) for route, moment in oldest.items()},
+            oldest_unsent_at={route: nearest_moment(moment) for route, moment in oldest.items()},
             blocked_keys=work.value("count-blocked"),
             relays=_relays(work),
-            inbox=dict(work.rows("count-inbox")),
+            inbox={text_of(name): n for name, n in fetch(work, work.sql["count-inbox"], {})},
             schema_version=version_of(work),
         )
 
@@ -115,7 +116,7 @@ def stats(work: Work) -> Stats:
 def audit(work: Work, limit: int) -> list[AuditRecord]:
     """Return the newest records first."""
     return [
-        AuditRecord(at=from_micros(at), actor=actor, action=action, detail=detail, count=count)
+        AuditRecord(at=nearest_moment(at), actor=actor, action=action, detail=detail, count=count)
         for at, actor, action, detail, count in work.rows("records", limit=limit)
     ]
 
@@ -126,7 +127,7 @@ def _relays(work: Work) -> tuple[RelayStatus, ...]:
     return tuple(
         RelayStatus(
             name=relay.name,
-            seen_at=from_micros(relay.seen_at),
+            seen_at=nearest_moment(relay.seen_at),
             alive=not relay.expired(now),
             lanes=owning.get(relay.name, 0),
             paused_routes=tuple(route for route, able in relay.routes.items() if not able),

@@ -100,7 +100,7 @@ where seq = :seq;
 
 -- name: hold
 update postroom_outbox set state = 'held', blocks = 1
-where seq = ? and id = ? and state = 'ready' and key is not null;
+where seq = ? and state = 'ready' and key is not null;
 
 -- name: ready
 update postroom_outbox set state = 'ready', blocks = 0, due_at = null where seq = ?;
@@ -125,13 +125,20 @@ where exists (
 select seq, state, lane from postroom_outbox
 where blocks = 1 and key is not null and route = ? and key = ? order by seq limit 1;
 
+-- A key is named by a row that has it: one that is no text is never bound as a value.
 -- name: blockers
 select seq, state from postroom_outbox
-where blocks = 1 and key is not null and route = ? and key = ? order by seq limit ?;
+where blocks = 1 and key is not null and route = :route
+    and key = (select key from postroom_outbox where seq = :one)
+order by seq limit :limit;
 
--- name: ready-keys
-select key from postroom_outbox
-where state = 'ready' and route = ? and lane = ? and seq > ? and seq < ? order by seq limit ?;
+-- name: ready-among
+select 1 from (
+    select key from postroom_outbox
+    where state = 'ready' and route = :route and lane = :lane and seq > :after and seq < :before
+    order by seq limit :look
+) as ready
+where ready.key = (select key from postroom_outbox where seq = :one) limit 1;
 
 -- name: earliest-due
 select chosen.value,
@@ -146,7 +153,7 @@ where due_at is not null and route = ? and lane = ? and due_at <= ? and state = 
 order by due_at, seq limit ?;
 
 -- name: expired-parked
-select entry.seq, entry.lane, entry.key
+select entry.seq, entry.lane
 from json_each(:lanes) as chosen cross join postroom_outbox as entry
 where entry.state = 'dead' and entry.blocks = 1 and entry.expires_at is not null
     and entry.route = :route and entry.lane = chosen.value and entry.expires_at <= :now
@@ -158,7 +165,7 @@ update postroom_outbox set blocks = 0 where seq = ? and state = 'dead';
 -- name: blocked-keys
 with recursive blocked (key, number) as (
     select min(key), 1 from postroom_outbox
-    where blocks = 1 and key is not null and route = :route and key >= :after
+    where blocks = 1 and key is not null and route = :route and key >= cast(:after as text)
     union all
     select
         (select min(later.key) from postroom_outbox as later
@@ -167,7 +174,14 @@ with recursive blocked (key, number) as (
         number + 1
     from blocked where blocked.key is not null and number < :limit
 )
-select key from blocked where key is not null;
+select blocked.key,
+    (select seq from postroom_outbox
+     where blocks = 1 and key is not null and route = :route and key = blocked.key
+     order by seq limit 1)
+from blocked where blocked.key is not null;
+
+-- name: stands
+select state, lane from postroom_outbox where seq = ?;
 
 -- name: places
 update sqlite_sequence set seq = seq + :count where name = 'postroom_outbox';

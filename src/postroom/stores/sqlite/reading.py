@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -56,7 +56,7 @@ def choose(
     return sorted(chosen)
 
 
-def fetch(work: Work, sql: str, values: dict[str, object]) -> Iterator[Sequence[Any]]:
+def fetch(work: Work, sql: str, values: Mapping[str, object]) -> Iterator[Sequence[Any]]:
     """Yield rows; text that is not UTF-8 comes as bytes instead of ending the whole query."""
     done = 0
     try:

@@ -6,7 +6,9 @@ from datetime import timedelta
 
 from postroom.message import Entry, State
 from postroom.outcome import Dead, Retry, Sent, Settled
+from postroom.stores.rows import text_of
 from postroom.stores.sharing import Place
+from postroom.stores.sqlite.reading import fetch
 from postroom.stores.sqlite.work import Work
 
 CHUNK = 500
@@ -52,44 +54,41 @@ def settle(
 
 def hold(work: Work, places: set[Place], entries: Iterable[Entry]) -> int:
     """Hold those of these rows that are still ours; needs the write lock."""
-    return work.change_each(
-        "hold",
-        [(entry.seq, entry.message.id) for entry in entries if (entry.route, entry.lane) in places],
-    )
+    ours = still_ready(work, places, list(entries))
+    return work.change_each("hold", [(seq,) for seq in sorted(ours)])
 
 
 def still_ready(work: Work, places: Collection[Place], entries: Sequence[Entry]) -> set[int]:
     """Return the seqs of entries that are ready, the same message, and in these lanes."""
     ids = {entry.seq: entry.message.id for entry in entries}
-    rows = work.rows("still-ready", seqs=json.dumps(list(ids)))
+    rows = fetch(work, work.sql["still-ready"], {"seqs": json.dumps(list(ids))})
     return {
         seq
         for seq, message_id, route, lane in rows
-        if ids[seq] == message_id and (route, lane) in places
+        if ids[seq] == text_of(message_id) and (route, lane) in places
     }
 
 
-def release(work: Work, key: Key, lane: int, *, after: int, limit: int) -> int:
-    """Make the key's first held rows ready if only such stand first; return how many.
+def release(work: Work, place: Place, one: int, *, after: int, limit: int) -> int:
+    """Make the first held rows of a key ready if only such stand first; return how many.
 
+    The key is that of row `one`, whatever it is made of; its rows stand in that place.
     Not while the last chunk is still on its way: if its head failed, all of them would have to
     be held again.
     """
-    rows = work.connection.execute(work.sql["blockers"], (*key, limit)).fetchall()
+    route, lane = place
+    rows = work.rows("blockers", route=route, one=one, limit=limit)
     free: list[tuple[int]] = []
     for seq, state in rows:
         if state != State.HELD:
             break
         free.append((seq,))
-    if not free or _on_its_way(work, key, lane, after, free[0][0]):
+    if not free:
+        return 0
+    ahead = {"after": after, "before": free[0][0], "look": _LOOK}
+    if work.rows("ready-among", route=route, lane=lane, one=one, **ahead):
         return 0
     return work.change_each("ready", free)
-
-
-def _on_its_way(work: Work, key: Key, lane: int, after: int, before: int) -> bool:
-    route, name = key
-    keys = work.connection.execute(work.sql["ready-keys"], (route, lane, after, before, _LOOK))
-    return (name,) in keys.fetchall()
 
 
 def _release_behind(work: Work, passed: Iterable[Entry]) -> None:
@@ -108,7 +107,8 @@ def _release_behind(work: Work, passed: Iterable[Entry]) -> None:
 def _release_after(work: Work, key: Key, passed: Entry) -> None:
     first = work.connection.execute(work.sql["first-blocker"], key).fetchone()
     if first and first[1] == State.HELD:
-        release(work, key, passed.lane, after=passed.seq, limit=CHUNK)
+        place = (passed.route, passed.lane)
+        release(work, place, first[0], after=passed.seq, limit=CHUNK)
 
 
 def _retry(work: Work, entry: Entry, outcome: Retry, now: int) -> None:

@@ -5,19 +5,20 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from postroom._clock import from_micros
+from postroom._clock import nearest_moment
 from postroom.lane import Lane
 from postroom.message import State
 from postroom.store import Swept
 from postroom.stores.sharing import Place
+from postroom.stores.sqlite.reading import fetch
 from postroom.stores.sqlite.settling import CHUNK, release
 from postroom.stores.sqlite.work import Work
 
 KEYS = 2_000
 """Blocked keys looked at by one sweep; the next one goes on behind them."""
 
-Blocked = tuple[tuple[str, str | None], int, int]
-"""A route and key, their lane, and the seq behind which the held rows stand."""
+Blocked = tuple[Place, int, int]
+"""Where a blocked key has its rows, one of these, and the seq behind which the held ones stand."""
 
 Fence = Callable[[], set[Place]]
 """Looks up which lanes are still ours; asked again under the write lock."""
@@ -27,7 +28,7 @@ Fence = Callable[[], set[Place]]
 class Progress:
     """Up to which key each route was searched for held rows that nothing blocks."""
 
-    after: dict[str, str] = field(default_factory=dict)
+    after: dict[str, str | bytes] = field(default_factory=dict)
 
 
 def sweep(
@@ -53,11 +54,11 @@ def sweep(
         with work.writing(durable=False):
             places = fence()
             swept = _promote(work, [place for place in due if place in places], now, limit)
-            work.change_each("unblock", [(seq,) for _, _, seq in parked])
+            work.change_each("unblock", [(seq,) for _, seq, _ in parked])
             swept = replace(swept, freed=_free(work, [*parked, *found], places, limit))
         earliest = _earliest(work, by_route)
     next_due = min(earliest.values(), default=None)
-    return replace(swept, next_due=None if next_due is None else from_micros(next_due))
+    return replace(swept, next_due=None if next_due is None else nearest_moment(next_due))
 
 
 def new_places(work: Work, count: int) -> Iterator[int]:
@@ -67,12 +68,14 @@ def new_places(work: Work, count: int) -> Iterator[int]:
     return iter(range(last - count + 1, last + 1))
 
 
-def _earliest(work: Work, by_route: Mapping[str, Collection[int]]) -> dict[Place, int]:
+def _earliest(work: Work, by_route: Mapping[str, Collection[int]]) -> dict[Place, float]:
     return {
         (route, lane): moment
         for route, numbers in by_route.items()
-        for lane, moment in work.rows("earliest-due", route=route, lanes=json.dumps(numbers))
-        if moment is not None
+        for lane, moment in fetch(
+            work, work.sql["earliest-due"], {"route": route, "lanes": json.dumps(numbers)}
+        )
+        if isinstance(moment, int | float)  # what is no number comes after all numbers
     }
 
 
@@ -80,9 +83,9 @@ def _expired(
     work: Work, by_route: Mapping[str, Collection[int]], now: int, limit: int
 ) -> list[Blocked]:
     return [
-        ((route, key), lane, seq)
+        ((route, lane), seq, seq)
         for route, numbers in by_route.items()
-        for seq, lane, key in work.rows(
+        for seq, lane in work.rows(
             "expired-parked", route=route, lanes=json.dumps(numbers), now=now, limit=limit
         )
     ]
@@ -92,16 +95,17 @@ def _orphans(
     work: Work, by_route: Mapping[str, Collection[int]], progress: Progress
 ) -> Iterator[Blocked]:
     """Yield keys of these lanes whose first blocking row is itself a held one."""
-    execute, query = work.connection.execute, work.sql["first-blocker"]
+    execute, query = work.connection.execute, work.sql["stands"]
     for route, numbers in by_route.items():
         after = progress.after.pop(route, "")
-        keys = work.rows("blocked-keys", route=route, after=after, limit=KEYS)
+        values = {"route": route, "after": after, "limit": KEYS}
+        keys = list(fetch(work, work.sql["blocked-keys"], values))
         if len(keys) == KEYS:
             progress.after[route] = keys[-1][0]
-        for (key,) in keys:
-            row = execute(query, (route, key)).fetchone()
-            if row and row[1] == State.HELD and row[2] in numbers:
-                yield (route, key), row[2], 0
+        for _, first in keys:
+            row = execute(query, (first,)).fetchone()
+            if row and row[0] == State.HELD and row[1] in numbers:
+                yield (route, row[1]), first, 0
 
 
 def _promote(work: Work, places: Iterable[Place], now: int, limit: int) -> Swept:
@@ -130,10 +134,10 @@ def _due(work: Work, places: Iterable[Place], now: int, state: State, limit: int
 
 def _free(work: Work, found: Iterable[Blocked], places: Collection[Place], limit: int) -> int:
     freed = 0
-    for (route, key), lane, after in found:
+    for place, one, after in found:
         room = limit - freed
         if room <= 0:
             break
-        if key is not None and (route, lane) in places:
-            freed += release(work, (route, key), lane, after=after, limit=min(CHUNK, room))
+        if place in places:
+            freed += release(work, place, one, after=after, limit=min(CHUNK, room))
     return freed
