@@ -1,7 +1,7 @@
 """One route of a relay, one round at a time: sweep, read, publish, settle."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from postroom.events import Observers
 from postroom.lane import Lane
 from postroom.message import Entry
 from postroom.outcome import Dead, Retry, Sent, Settled
+from postroom.relay.ahead import Ahead
 from postroom.relay.flight import Answer, Flight, RelayBroker
 from postroom.relay.options import RelayOptions
 from postroom.relay.outage import Outage
@@ -87,6 +88,7 @@ class Dispatch:
         self._flight = Flight(
             broker, route, tenure, options=options, clock=clock, observers=observers
         )
+        self._ahead = Ahead()
         self._unsettled: tuple[Sequence[Lane], Sequence[Settled]] | None = None
         self._lanes: Sequence[Lane] = ()
         self._hot = 1
@@ -105,8 +107,11 @@ class Dispatch:
             return self._outage.next_in
         return self._sweep_at - self._clock.elapsed()
 
-    async def step(self) -> Step:
-        """Do one round. Never sleeps."""
+    async def step(self, *, ahead: bool = False) -> Step:
+        """Do one round. Never sleeps.
+
+        With `ahead` the next batch is read while the broker has this one, for the next round.
+        """
         if self._unsettled is not None:
             await self._settle(*self._unsettled)
         if self._outage.active and not await self._probe():
@@ -115,17 +120,25 @@ class Dispatch:
         if not lanes:
             return Step()
         ready = await self._sweep(lanes)
-        entries = await self._read(lanes)
+        if ready:
+            self._ahead.drop()
+        entries = await self._ahead.take(lanes) or await self._read(lanes)
         if not entries:
             return Step(ready=ready)
         self._observers.emit(events.Read(route=self.route.name, entries=tuple(entries)))
         owned = {lane.number: lane for lane in lanes}
         flying = {owned[entry.lane] for entry in entries}
         self._tenure.busy |= flying
+        if ahead and len(entries) * 2 > self._options.batch:
+            self._ahead.begin(lanes, self._read(lanes, skip={entry.seq for entry in entries}))
         try:
             return Step(ready=ready, read=len(entries)) + await self._work(entries, owned)
         finally:
             self._tenure.busy -= flying
+
+    def rest(self) -> None:
+        """End what runs beside the rounds; call it after the last one."""
+        self._ahead.drop()
 
     async def _probe(self) -> bool:
         if self._outage.next_in > 0:
@@ -164,13 +177,14 @@ class Dispatch:
     def _sweep_within(self, delay: timedelta) -> None:
         self._sweep_at = min(self._sweep_at, self._clock.elapsed() + delay.total_seconds())
 
-    async def _read(self, lanes: Sequence[Lane]) -> Sequence[Entry]:
+    async def _read(self, lanes: Sequence[Lane], *, skip: Collection[int] = ()) -> Sequence[Entry]:
         limit = self._options.batch + min(len(self._suspects), self._options.batch)
         entries = await self._store.read(
             lanes,
             limit=limit,
             per_lane=max(1, limit // self._hot),
             max_bytes=self._options.max_batch_bytes,
+            skip=skip,
         )
         self._hot = max(1, len({entry.lane for entry in entries}))
         return entries
@@ -187,9 +201,11 @@ class Dispatch:
         held = await self._hold(todo, lanes)
         answers = await self._flight.send(todo.send, lanes) if todo.send else []
         settled = [*todo.give_up, *self._judge(answers)]
+        done = self._count(settled) + Step(held=held)
+        if done.sent < len(entries):
+            self._ahead.drop()
         if settled:
             await self._settle(tuple(lanes.values()), settled)
-        done = self._count(settled) + Step(held=held)
         for entry in sorted(todo.alone, key=lambda entry: self._suspects.turn(entry.seq)):
             if self._outage.active:
                 break
@@ -286,6 +302,7 @@ class Dispatch:
                 self._report(one)
         if refused:
             self._observers.emit(events.SettleRefused(route=self.route.name, entries=refused))
+            self._ahead.drop()
             self._suspects.forget()
             self._tenure.doubt()
 

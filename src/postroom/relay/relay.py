@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from secrets import token_hex
 from typing import TypeVar
 
@@ -129,14 +130,15 @@ class Relay:
             dispatch.nudge.set()
 
     async def _serve(self, dispatch: Dispatch) -> None:
-        while not self._stopping:
-            # Cleared before the round: a wake-up during it must lead to another round.
-            dispatch.nudge.clear()
-            step = await self._guarded(dispatch.step)
-            if step is None:
-                continue
-            if step.idle and not self._stopping:
-                await self._rest(dispatch)
+        try:
+            while not self._stopping:
+                # Cleared before the round: a wake-up during it must lead to another round.
+                dispatch.nudge.clear()
+                step = await self._guarded(partial(dispatch.step, ahead=True))
+                if step is not None and step.idle and not self._stopping:
+                    await self._rest(dispatch)
+        finally:
+            dispatch.rest()
 
     async def _rest(self, dispatch: Dispatch) -> None:
         self._someone_idle.set()
