@@ -1,6 +1,7 @@
 """A consumer in each kind of transaction that its user may have."""
 
 import asyncio
+import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
@@ -17,12 +18,14 @@ from sqlalchemy.orm import sessionmaker
 from postroom import events
 from postroom.brokers.memory import MemoryBroker
 from postroom.codecs import encode
-from postroom.connections import aiosqlite_transactions, sqlite3_transactions
+from postroom.connections import aiosqlite_transactions, run, run_async, sqlite3_transactions
 from postroom.connections.sqlalchemy import begin_immediately
 from postroom.consumer import Consumer
 from postroom.events import Event
 from postroom.message import Message, message
 from postroom.retry import Backoff, RetryPolicy
+from postroom.statement import Statement
+from postroom.store import Writer
 from postroom.stores.sqlite import SqliteStore
 
 KINDS = ["sqlite3", "aiosqlite", "connection", "session", "async connection", "async session"]
@@ -50,7 +53,7 @@ class Invoiced:
     number: int
 
 
-Handle = Callable[[OrderPlaced, Any], None]
+Handle = Callable[[OrderPlaced, Any], Any]
 
 
 class Billing:
@@ -61,7 +64,7 @@ class Billing:
         self.path = path
         self.events: list[Event] = []
         self.broker = MemoryBroker()
-        self.store = SqliteStore(path)
+        self.store: Writer = SqliteStore(path)
         self.patience = 5.0
         """Seconds that sqlite3 waits for a lock."""
         self.closing: Callable[[], Any] = lambda: None
@@ -81,20 +84,20 @@ class Billing:
         )
         sql = "insert into effect (consumer, customer, number) values (:name, :customer, :number)"
 
-        def row(order: OrderPlaced) -> dict[str, object]:
+        def row(order: OrderPlaced) -> dict[str, str | int]:
             return {"name": name, "customer": order.customer, "number": order.number}
 
-        text: Any = sql if "sqlite" in self.kind else sa.text(sql)
-
         def handle(order: OrderPlaced, context: Any) -> None:
-            context.connection.execute(text, row(order))
+            run(context.connection, Statement(sql, [row(order)]))
             context.put(Invoiced(order.customer, order.number))
             self.invoke(order, context)
 
         async def handle_async(order: OrderPlaced, context: Any) -> None:
-            await context.connection.execute(text, row(order))
+            await run_async(context.connection, Statement(sql, [row(order)]))
             await context.put(Invoiced(order.customer, order.number))
-            self.invoke(order, context)
+            awaited: Any = self.invoke(order, context)
+            if inspect.isawaitable(awaited):
+                await awaited
 
         consumer.on(OrderPlaced)(handle_async if awaits else handle)
         return consumer
