@@ -1,8 +1,10 @@
 """Many relays: shares, takeovers, fences, and the end of a relay."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from postroom.errors import BrokerError, StoreUnavailable
 from postroom.message import Message, State
 from postroom.relay import Relay, RelayOptions
 from postroom.store import Store
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing.scripted import ScriptedBroker
 from tests.relay.conftest import Stage, note, notes
 
@@ -292,3 +295,34 @@ class Flaky:
         if self.away:
             raise StoreUnavailable("away")
         return await self._store.settle(*arguments, **named)
+
+
+async def test_a_relay_without_lanes_rests(stage: Stage) -> None:
+    """It looks for lanes now and then; it must not poll the outbox for rows it may not read."""
+    relays = [stage.relay(f"relay-{number}") for number in range(2)]
+    await relays[0].step()
+
+    await relays[1].step()
+
+    assert relays[1]._dispatches[0].next_in == math.inf
+    assert relays[0]._dispatches[0].next_in <= stage.options.sweep.total_seconds()
+
+
+def test_waking_a_relay_that_has_stopped_does_nothing(tmp_path: Path) -> None:
+    """Called after a commit, an error would look like one of the commit."""
+
+    async def run() -> Relay:
+        store = SqliteStore(tmp_path / "outbox.db")
+        await store.open()
+        await store.migrate()
+        relay, stop = Relay(store, ScriptedBroker()), asyncio.Event()
+        relay.wake()
+        running = asyncio.ensure_future(relay.run(stop))
+        await asyncio.sleep(0)
+        relay.wake()
+        stop.set()
+        await running
+        await store.close()
+        return relay
+
+    asyncio.run(run()).wake()

@@ -1,6 +1,7 @@
 """One route of a relay, one round at a time: sweep, read, publish, settle."""
 
 import asyncio
+import math
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -105,6 +106,8 @@ class Dispatch:
         """Seconds until a round is worth while without any wake-up; may be below 0."""
         if self._outage.active:
             return self._outage.next_in
+        if not self._tenure.lanes(self.route.name):
+            return math.inf
         return self._sweep_at - self._clock.elapsed()
 
     async def step(self, *, ahead: bool = False) -> Step:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from typing import TypeVar
@@ -110,6 +111,7 @@ class Relay:
                 for helper in helpers:
                     helper.cancel()
         finally:
+            self._loop = None
             await self._leave()
             self._observers.emit(events.RelayStopped(relay=self.name))
 
@@ -118,9 +120,15 @@ class Relay:
         await self._tenure.leave()
 
     def wake(self) -> None:
-        """Look at the outbox now. Call it after a commit in the same process, from any thread."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._nudge)
+        """Look at the outbox now. Call it after a commit in the same process, from any thread.
+
+        Does nothing where the relay does not run.
+        """
+        loop = self._loop
+        if loop is not None:
+            # Closed meanwhile: the caller's commit must not look failed because of that.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._nudge)
 
     def _able(self) -> Mapping[str, bool]:
         return {dispatch.route.name: dispatch.able for dispatch in self._dispatches}
