@@ -15,7 +15,13 @@ import pytest
 
 from postroom.broker import Broker
 from postroom.brokers.sqlite import EmbeddedBroker, publishing
-from postroom.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, RefusedForGood
+from postroom.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    DeliveryLost,
+    OutcomeUnknown,
+    RefusedForGood,
+)
 from postroom.message import Message
 from postroom.testing.conformance.broker_stage import drain, receive
 
@@ -137,6 +143,36 @@ async def test_a_waiting_consumer_is_told_that_the_file_is_lost(path: Path) -> N
             await waiting
         with pytest.raises(BrokerUnavailable):
             await receive(box)
+
+
+@pytest.mark.parametrize("change", ["deleted", "replaced", "dropped"])
+async def test_a_subscription_that_the_file_does_not_know_is_told(path: Path, change: str) -> None:
+    """It would wait for ever; and what it holds must not be taken for messages of the new file."""
+    async with opened(path) as broker, opened(path) as other:
+        async with broker.subscribe(["orders"], group="billing", prefetch=2) as box:
+            await publish(other, message("old"))
+            old = await receive(box)
+            await _change(change, path, other)
+            await publish(other, message("new"))
+
+            with pytest.raises(BrokerUnavailable, match="subscribe again"):
+                await receive(box)
+            with pytest.raises(DeliveryLost):
+                await old.ack()
+
+        async with broker.subscribe(["orders"], group="billing", prefetch=2) as box:
+            expected = ["old", "new"] if change == "dropped" else ["new"]
+            assert await drain(box, len(expected)) == expected
+
+
+async def _change(change: str, path: Path, broker: EmbeddedBroker) -> None:
+    if change == "dropped":
+        await broker.drop_group("billing")
+    else:
+        await asyncio.to_thread(_remove, path)
+    if change == "replaced":  # with a file that knows the group, as a backup does
+        async with opened(path) as new, new.subscribe(["orders"], group="billing", prefetch=1):
+            pass
 
 
 def _remove(path: Path) -> None:

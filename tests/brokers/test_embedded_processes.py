@@ -236,7 +236,7 @@ def read_only(path: Path) -> Iterator[None]:
 
 
 async def test_a_late_answer_to_a_reused_delivery_is_refused(path: Path) -> None:
-    """The same consumer may receive the same message again; its first delivery stays lost."""
+    """A process may receive the same message again; its first delivery stays lost."""
     lease = timedelta(seconds=0.4)
     async with opened(path, lease=lease) as broker, opened(path, lease=lease) as other:
         await broker.publish(messages(1), timeout=PATIENCE)
@@ -246,6 +246,22 @@ async def test_a_late_answer_to_a_reused_delivery_is_refused(path: Path) -> None
             async with other.subscribe(["orders"], group="billing", prefetch=1) as other_box:
                 await receive(other_box)
             broker._subscriptions = subscriptions
+
+            with pytest.raises(BrokerUnavailable, match="subscribe again"):
+                await receive(box)
+            async with broker.subscribe(["orders"], group="billing", prefetch=2) as new_box:
+                again = await receive(new_box)
+                with pytest.raises(DeliveryLost):
+                    await first.ack()
+                await again.ack()
+
+
+async def test_a_second_answer_to_a_delivery_that_came_again_is_refused(path: Path) -> None:
+    async with opened(path) as broker:
+        await broker.publish(messages(1), timeout=PATIENCE)
+        async with broker.subscribe(["orders"], group="billing", prefetch=2) as box:
+            first = await receive(box)
+            await first.release()
             again = await receive(box)
 
             with pytest.raises(DeliveryLost):

@@ -4,6 +4,7 @@ Of each key of a group only the first pending message is anywhere but `behind`; 
 it makes the next one ready. So a key is with one consumer at a time, and taking never searches.
 """
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -48,7 +49,15 @@ class Taken:
     """Whether another look may find more at once."""
     next_at: int | None = None
     """When the next delay ends."""
+    gone: bool = False
+    """Whether the file knows nothing of this subscription: another file, or a dropped group."""
 
+
+_BELONGS = """
+SELECT EXISTS (SELECT 1 FROM consumer WHERE name = ?)
+   AND ? = (SELECT count(*) FROM group_topic
+             WHERE grp = ? AND topic IN (SELECT value FROM json_each(?)))
+"""
 
 _HAS_WORK = """
 SELECT EXISTS (SELECT 1 FROM delivery INDEXED BY delivery_ready
@@ -112,7 +121,10 @@ _MINE = "grp = ? AND position = ? AND state = 'out' AND owner = ? AND handed_out
 
 def join(connection: Connection, consumer: Consumer, now: int) -> None:
     """Add the consumer, and its group to its topics; new ones bring all that is still kept."""
-    show_life(connection, consumer, now)
+    connection.execute(
+        "INSERT INTO consumer (name, grp, seen_at, lease) VALUES (?, ?, ?, ?)",
+        (consumer.name, consumer.group, now, consumer.lease),
+    )
     joined = 0
     for topic in consumer.topics:
         added = connection.execute(
@@ -132,16 +144,14 @@ def free_keys(connection: Connection, group: str) -> None:
 
 
 def show_life(connection: Connection, consumer: Consumer, now: int) -> None:
-    """Write down that the consumer lives."""
-    connection.execute(
-        "INSERT INTO consumer (name, grp, seen_at, lease) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at",
-        (consumer.name, consumer.group, now, consumer.lease),
-    )
+    """Write down that the consumer lives; one that the file does not know stays unknown."""
+    connection.execute("UPDATE consumer SET seen_at = ? WHERE name = ?", (now, consumer.name))
 
 
 def look(connection: Connection, consumer: Consumer, now: int) -> Taken:
     """Say whether there is anything to take, without writing."""
+    if not _belongs(connection, consumer):
+        return Taken(gone=True)
     next_at: int | None = connection.execute(_NEXT_DELAY, (consumer.group,)).fetchone()[0]
     if next_at is not None and next_at <= now:
         return Taken(more=True)
@@ -152,7 +162,13 @@ def look(connection: Connection, consumer: Consumer, now: int) -> Taken:
 
 
 def take(connection: Connection, consumer: Consumer, room: int, now: int) -> Taken:
-    """Hand out at most `room` messages, in order; what has expired becomes a dead letter."""
+    """Hand out at most `room` messages, in order; what has expired becomes a dead letter.
+
+    Nothing to a consumer that the file does not know: what it has in its hands may be of another
+    file, and an answer to that must not be taken for one to a message of this.
+    """
+    if not _belongs(connection, consumer):
+        return Taken(gone=True)
     show_life(connection, consumer, now)
     connection.execute(_END_DELAYS, {"grp": consumer.group, "now": now})
     handed: list[Handed] = []
@@ -238,6 +254,12 @@ def remove(connection: Connection, names: Collection[str]) -> None:
         rows,
     )
     connection.executemany("DELETE FROM consumer WHERE name = ?", rows)
+
+
+def _belongs(connection: Connection, consumer: Consumer) -> bool:
+    topics = consumer.topics
+    values = (consumer.name, len(topics), consumer.group, json.dumps(topics))
+    return bool(connection.execute(_BELONGS, values).fetchone()[0])
 
 
 def _ready(connection: Connection, consumer: Consumer, room: int) -> list[int]:

@@ -149,6 +149,14 @@ class Subscription:
             self._failure = failure
             return
         taken = future.result()
+        if taken.gone:
+            self.fail(
+                BrokerUnavailable(
+                    f"the subscription of group {self.consumer.group} is gone: the file was "
+                    "replaced, the group dropped, or its lease is over; subscribe again"
+                )
+            )
+            return
         self._ready.extend(taken.handed)
         self._stale = self._stale or taken.more
         self._next_at = taken.next_at
