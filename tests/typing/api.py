@@ -9,6 +9,11 @@ from typing import TypedDict, assert_type
 from uuid import UUID
 
 import aiosqlite
+import asyncpg
+import psycopg
+import psycopg2
+from psycopg2.pool import ThreadedConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
@@ -44,10 +49,17 @@ from postroom import (
 from postroom.broker import Broker
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.sqlite import EmbeddedBroker
-from postroom.connections import aiosqlite_transactions, sqlite3_transactions
+from postroom.connections import (
+    aiosqlite_transactions,
+    asyncpg_transactions,
+    psycopg2_transactions,
+    psycopg_transactions,
+    sqlite3_transactions,
+)
 from postroom.connections.sqlalchemy import begin_immediately
 from postroom.drivers import open_broker, open_store
 from postroom.events import Dead, Event
+from postroom.integrations.sqlalchemy import SessionOutbox
 from postroom.store import Store
 from postroom.stores.memory import MemoryStore, MemoryTransaction
 from postroom.stores.sqlite import SqliteStore
@@ -68,6 +80,14 @@ class Shipped(TypedDict):
     """An event that cannot bear a stamp."""
 
     order_id: str
+
+
+class Aggregate:
+    """Records its own events."""
+
+    def pull_events(self) -> list[object]:
+        """Return what was recorded, and forget it."""
+        return []
 
 
 def stores_and_brokers() -> tuple[Sequence[Store], Sequence[Broker]]:
@@ -118,12 +138,59 @@ async def put_async(store: Store, order: OrderPlaced) -> None:
         await outbox.put(transaction, order)
 
 
+def put_on_postgresql(
+    store: Store, order: OrderPlaced, pool: ConnectionPool[psycopg.Connection[tuple[str]]]
+) -> None:
+    """Every synchronous client of PostgreSQL can be joined."""
+    outbox = SyncOutbox(store)
+    with psycopg.connect("postgresql://db") as connection, connection.transaction():
+        outbox.put(connection, order)
+        assert_type(Inbox(store, "billing").first(connection, "id"), bool)
+    with psycopg_transactions(pool)() as lent:
+        assert_type(lent, psycopg.Connection[tuple[str]])
+        outbox.put(lent, order)
+    outbox.put(psycopg2.connect("postgresql://db"), order)
+    with psycopg2_transactions(ThreadedConnectionPool(1, 8, "postgresql://db"))() as legacy:
+        outbox.put(legacy, order)
+
+
+async def put_on_postgresql_async(
+    store: Store,
+    order: OrderPlaced,
+    pool: AsyncConnectionPool[psycopg.AsyncConnection[tuple[str]]],
+    single: asyncpg.Connection,
+    asyncpg_pool: asyncpg.Pool,
+) -> None:
+    """Every asynchronous client of PostgreSQL can be joined."""
+    outbox = Outbox(store)
+    async with await psycopg.AsyncConnection.connect("postgresql://db") as connection:
+        await outbox.put(connection, order)
+    async with psycopg_transactions(pool)() as lent:
+        assert_type(lent, psycopg.AsyncConnection[tuple[str]])
+        await outbox.put(lent, order)
+    await outbox.put(single, order)
+    async with asyncpg_transactions(asyncpg_pool, isolation="serializable")() as pooled:
+        await outbox.put(pooled, order)
+
+
+def sessions(store: Store, session: Session, later: AsyncSession) -> None:
+    """What is put into a session is written at its commit."""
+    outbox = SessionOutbox(store, routes=Routes([Route()]), limits=Limits())
+    assert_type(outbox.bind(sessionmaker(create_engine("sqlite://"))), sessionmaker[Session])
+    bound = outbox.bind(async_sessionmaker(create_async_engine("sqlite+aiosqlite://")))
+    assert_type(bound, async_sessionmaker[AsyncSession])
+    outbox.collect(Aggregate, lambda aggregate: aggregate.pull_events())
+    assert_type(outbox.put(session, OrderPlaced(UUID(int=0), 1), key="7"), tuple[Message, ...])
+    outbox.put(later, Message(type="raw", payload=b""))
+
+
 async def refused(store: Store, session: Session, later: AsyncSession) -> None:
     """A checker finds what is no connection, or one of the other kind."""
     SyncOutbox(store).put("shop.db", object())  # type: ignore[arg-type]
     SyncOutbox(store).put(create_engine("sqlite://"), object())  # type: ignore[arg-type]
     SyncOutbox(store).put(later, object())  # type: ignore[arg-type]
     await Outbox(store).put(session, object())  # type: ignore[arg-type]
+    SyncOutbox(store).put(ConnectionPool("postgresql://"), object())  # type: ignore[arg-type]
     SyncOutbox(store).put(session, object(), keys="7")  # type: ignore[call-arg]
 
 
