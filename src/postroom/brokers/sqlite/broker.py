@@ -29,6 +29,7 @@ from postroom.message import Message
 
 T = TypeVar("T")
 
+_ABANDONED: list[Worker] = []
 _BEATS_PER_LEASE = 4
 _PRUNE_EVERY = 60.0
 _LARGEST_LIMIT = 500_000_000  # SQLite itself takes a little under 1 GB for a row
@@ -87,6 +88,7 @@ class EmbeddedBroker:
         self._interval = lease.total_seconds() / _BEATS_PER_LEASE
         self._lives = Lives(late=self._interval * 2)
         self._worker: Worker | None = None
+        self._pid = os.getpid()
         self._watch: Watch | None = None
         self._closed = False
         self._subscriptions: tuple[Subscription, ...] = ()  # replaced, never changed: threads read
@@ -108,10 +110,12 @@ class EmbeddedBroker:
 
     async def open(self) -> None:
         """Get ready; idempotent. Does not touch the file yet: `ping` tells whether it works."""
+        self._abandon_if_forked()
         self._closed = False
 
     async def close(self) -> None:
         """End all subscriptions, give back what is out, and end the threads; idempotent."""
+        self._abandon_if_forked()
         self._closed = True
         for subscription in self._subscriptions:
             subscription.fail(BrokerUnavailable("the embedded broker was closed"))
@@ -266,11 +270,24 @@ class EmbeddedBroker:
     def _working(self) -> Worker:
         if self._closed:
             raise BrokerUnavailable("the embedded broker is closed")
+        if self._worker is not None and self._pid != os.getpid():
+            raise BrokerUnavailable(
+                "the embedded broker was used before the fork: open it in the child, too"
+            )
         if self._worker is None:
+            self._pid = os.getpid()
             self._worker = Worker(
                 self.path, beat=self._beat, interval=self._interval, committed=self._hint
             )
         return self._worker
+
+    def _abandon_if_forked(self) -> None:
+        """Forget, unclosed, what belongs to the parent: its threads did not come along."""
+        if self._worker is None or self._pid == os.getpid():
+            return
+        _ABANDONED.append(self._worker)
+        self._worker = self._watch = None
+        self._subscriptions = ()
 
     def _now(self) -> int:
         return to_micros(self._clock.now())

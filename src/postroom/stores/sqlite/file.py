@@ -16,6 +16,8 @@ from postroom.stores.sqlite.thread import ConnectionThread
 from postroom.stores.sqlite.work import Work
 
 _POLL = 0.002
+_POLLS_PER_CHECK = 100
+"""After so many polls the watcher looks whether another file took the place of its own."""
 _VERSION = "pragma data_version"
 
 T = TypeVar("T")
@@ -42,14 +44,18 @@ class File:
         self._closing = threading.Event()
         self._seen: int | None = None
         self._watched: int | None = None
+        self._pid = os.getpid()
+        self._known = False
 
     async def open(self) -> None:
         """Start the threads and connect; a file that does not exist yet is no error."""
+        self._abandon_if_forked()
         if self._worker is not None:
             return
         self._closing = threading.Event()
-        self._worker = ConnectionThread("postroom-sqlite", self._connect)
-        self._watcher = ConnectionThread("postroom-sqlite-watch", self._connect)
+        self._known = False
+        self._worker = ConnectionThread("postroom-sqlite", self._path, self._reconnect)
+        self._watcher = ConnectionThread("postroom-sqlite-watch", self._path, self._connect)
         try:
             with suppress(SchemaMismatch):
                 self._seen = await self._version()
@@ -59,11 +65,17 @@ class File:
 
     async def close(self) -> None:
         """Let the running work end, disconnect, and end the threads; idempotent."""
+        self._abandon_if_forked()
         self._closing.set()
         threads = [thread for thread in (self._worker, self._watcher) if thread is not None]
         self._worker = self._watcher = None
         for thread in threads:
             await thread.close()
+
+    @property
+    def number(self) -> int:
+        """Which file this is of those that took each other's place; for work on the thread."""
+        return 0 if self._worker is None else self._worker.files
 
     def create(self) -> None:
         """Make an empty file where there is none; blocks."""
@@ -79,9 +91,7 @@ class File:
 
     async def run(self, work: Callable[[Work], T], *, checked: bool = True) -> T:
         """Return what `work` returns; errors of SQLite come translated."""
-        thread = self._worker
-        if thread is None:
-            raise StoreError("the store is not open: await store.open() first")
+        thread = self._opened(self._worker)
 
         def guarded(connection: sqlite3.Connection) -> T:
             unit = self._work(connection)
@@ -130,11 +140,10 @@ class File:
             raise failure
 
     async def _watch(self, enough: threading.Event, *, once: bool = False) -> None:
-        thread, closing = self._watcher, self._closing
-        if thread is None:
-            raise StoreError("the store is not open: await store.open() first")
+        thread, closing = self._opened(self._watcher), self._closing
 
         def poll(connection: sqlite3.Connection) -> None:
+            polls = 0
             try:
                 while not closing.is_set():
                     (version,) = connection.execute(_VERSION).fetchone()
@@ -142,6 +151,9 @@ class File:
                         self._watched = version
                         return
                     if enough.wait(_POLL):
+                        return
+                    polls += 1
+                    if polls % _POLLS_PER_CHECK == 0 and thread.replaced:
                         return
             except sqlite3.Error as error:
                 thread.drop()
@@ -154,11 +166,35 @@ class File:
             lambda work: int(work.connection.execute(_VERSION).fetchone()[0]), checked=False
         )
 
-    def _connect(self) -> sqlite3.Connection:
+    def _opened(self, thread: ConnectionThread | None) -> ConnectionThread:
+        if thread is None:
+            raise StoreError("the store is not open: await store.open() first")
+        if self._pid != os.getpid():
+            raise StoreError("the store was opened before the fork: open it in the child, too")
+        return thread
+
+    def _abandon_if_forked(self) -> None:
+        """Forget what the parent of this process opened: its threads did not come along."""
+        if self._pid == os.getpid():
+            return
+        for thread in (self._worker, self._watcher):
+            if thread is not None:
+                thread.abandon()
+        self._worker = self._watcher = None
+        self._seen = self._watched = None
+        self._pid = os.getpid()
+
+    def _reconnect(self) -> sqlite3.Connection:
         self._checked = False
+        self._seen = None
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
         if not self._path.parent.is_dir():
             raise StoreUnavailable(f"the directory {self._path.parent} does not exist: make it")
         if not self._path.exists():
+            if self._known:
+                raise StoreUnavailable(f"the database {self._path} was there and is gone")
             raise SchemaMismatch(f"there is no database at {self._path} yet: run `postroom init`")
         try:
             connection = sqlite3.connect(
@@ -168,6 +204,7 @@ class File:
                 isolation_level=None,
             )
             connection.execute("pragma synchronous = full")
+            self._known = True
         except sqlite3.Error as error:
             raise translate(error, self._path, self._busy) from error
         return connection

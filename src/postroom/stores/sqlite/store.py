@@ -58,6 +58,7 @@ class SqliteStore:
         self._migrations = load_migrations(_PACKAGE, prefix)
         self._file = File(self.path, busy_timeout, self._work, self._check)
         self._progress = sweeping.Progress()
+        self._leased_in: int | None = None
 
     # In the caller's transaction
 
@@ -105,13 +106,16 @@ class SqliteStore:
         busy: Collection[Lane] = (),
     ) -> Sequence[Lane]:
         """Renew, take and share lanes; return all that the relay owns now."""
-        return await self._write(
-            lambda work: leases.lease(work, relay, routes, (lease, renewal), busy)
-        )
+
+        def renew(work: Work) -> Sequence[Lane]:
+            self._leased_in = self._file.number
+            return leases.lease(work, relay, routes, (lease, renewal), busy)
+
+        return await self._write(renew)
 
     async def give(self, lanes: Sequence[Lane]) -> None:
         """Give these lanes back; those that are not ours any more are left alone."""
-        await self._write(lambda work: leases.give(work, lanes))
+        await self._write(lambda work: leases.give(work, self._current(lanes)))
 
     async def leave(self, relay: str) -> None:
         """Give back everything that the relay owns and forget it."""
@@ -135,7 +139,12 @@ class SqliteStore:
         flying = frozenset(skip)
         return await self._file.run(
             lambda work: reading.read(
-                work, lanes, limit=limit, per_lane=per_lane, max_bytes=max_bytes, skip=flying
+                work,
+                self._current(lanes),
+                limit=limit,
+                per_lane=per_lane,
+                max_bytes=max_bytes,
+                skip=flying,
             )
         )
 
@@ -162,7 +171,7 @@ class SqliteStore:
         return await self._file.run(
             lambda work: sweeping.sweep(
                 work,
-                lanes,
+                self._current(lanes),
                 lambda: self._owned(work, lanes),
                 self._progress,
                 limit=limit,
@@ -231,7 +240,14 @@ class SqliteStore:
 
     def _owned(self, work: Work, lanes: Iterable[Lane]) -> set[Place]:
         """Look up, under the write lock, which of these lanes are still ours: the fence."""
-        return leases.owned(work, lanes)
+        return leases.owned(work, self._current(lanes))
+
+    def _current(self, lanes: Iterable[Lane]) -> Sequence[Lane]:
+        """Return the lanes, or none if they are of a file that another has replaced since.
+
+        Epochs of two files say nothing about each other.
+        """
+        return list(lanes) if self._leased_in in {None, self._file.number} else []
 
     async def _write(self, change: Callable[[Work], T], *, durable: bool = False) -> T:
         """Change rows in one transaction.

@@ -4,9 +4,12 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_ABANDONED: list[sqlite3.Connection] = []
 
 
 class ConnectionThread:
@@ -16,8 +19,12 @@ class ConnectionThread:
     is ever left half done; the next piece waits for it.
     """
 
-    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
-        """Name the thread; `connect` runs on it when the first work arrives."""
+    def __init__(self, name: str, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+        """Name the thread; `connect` runs on it when work arrives and there is a new file."""
+        self._path = path
+        self._place: tuple[int, int] | None = None
+        self.files = 0
+        """How many files were opened, one in the place of the other; for work on the thread."""
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -32,6 +39,17 @@ class ConnectionThread:
             self._connection.close()
             self._connection = None
 
+    @property
+    def replaced(self) -> bool:
+        """Whether the file that was opened is not the one that is there now."""
+        return self._connection is not None and _place_of(self._path) != self._place
+
+    def abandon(self) -> None:
+        """Forget the connection unclosed, in the child of a fork: it belongs to the parent."""
+        if self._connection is not None:
+            _ABANDONED.append(self._connection)
+            self._connection = None
+
     async def close(self) -> None:
         """Wait for the work that was given, close the connection and end the thread."""
         try:
@@ -40,6 +58,20 @@ class ConnectionThread:
             self._executor.shutdown(wait=False)
 
     def _with_connection(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self.replaced:
+            self.drop()
         if self._connection is None:
             self._connection = self._connect()
+            place = _place_of(self._path)
+            self.files += place != self._place
+            self._place = place
         return work(self._connection)
+
+
+def _place_of(path: Path) -> tuple[int, int] | None:
+    """Tell one file from another that took its place; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
