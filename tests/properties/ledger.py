@@ -54,7 +54,9 @@ class Ledger:
 
     # What relays do
 
-    async def before_publish(self, process: Process, messages: Sequence[Message]) -> None:
+    async def before_publish(
+        self, process: Process, messages: Sequence[Message], *, stopped: bool
+    ) -> None:
         """Check the rule of order: nothing unsent of its key stands before a message."""
         rows = await self.rows()
         stops_key = self._broker.features.refusal_stops_key
@@ -62,7 +64,7 @@ class Ledger:
         for message in messages:
             seq, epoch = (int(message.headers[f"postroom-{name}"]) for name in ("seq", "epoch"))
             row = next((row for row in rows if row.message.id == message.id), None)
-            if process.just_frozen and not self._owns(process, row, epoch):
+            if stopped and not self._owns(process, row, epoch):
                 # It had looked at its own clock before it was stopped. Nothing can undo that.
                 continue
             assert row is not None, f"{message.id} is sent but is no row"

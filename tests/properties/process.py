@@ -41,8 +41,10 @@ class Broken(BaseException):
 class Witness(Protocol):
     """Whoever writes down what relays do to the world."""
 
-    async def before_publish(self, process: "Process", messages: Sequence[Message]) -> None:
-        """See what is about to be sent."""
+    async def before_publish(
+        self, process: "Process", messages: Sequence[Message], *, stopped: bool
+    ) -> None:
+        """See what is about to be sent; `stopped` if the process was frozen right before."""
         ...
 
     def published(
@@ -98,19 +100,19 @@ class Process:
         options: RelayOptions,
         clock: ManualClock,
         lock: Callable[[], None],
+        ahead: bool,
     ) -> None:
         self.name = name
         self.gone = False
         self.frozen = False
         self.late = False
         """Whether it was frozen during its current step, so that its lanes may be gone."""
-        self.just_frozen = False
-        """Whether it was frozen at the last point: right before what it does now."""
         self.confirmed: set[str] = set()
         """What the broker confirmed to it in its current step."""
         self.task: asyncio.Task[Step] | None = None
         self._witness = witness
         self._lock = lock
+        self._ahead = ahead
         self._fate: Fate = "health"
         self._spot = ""
         self._gate = asyncio.Event()
@@ -134,7 +136,7 @@ class Process:
         self._fate, self._spot = fate, spot
         self.late = False
         self.confirmed = set()
-        self.task = asyncio.ensure_future(self.relay.step())
+        self.task = asyncio.ensure_future(self._round() if self._ahead else self.relay.step())
         return self.task
 
     def disarm(self) -> None:
@@ -151,32 +153,49 @@ class Process:
         self.gone = True
         self.thaw()
 
-    async def point(self, spot: str) -> None:
-        """Meet whatever fate this spot has."""
+    async def point(self, spot: str) -> bool:
+        """Meet whatever fate this spot has; return whether time stood still here."""
         await asyncio.sleep(0)
-        self.just_frozen = False
-        match self._fate_at(spot):
-            case "freeze":
-                self._gate.clear()
-                self.frozen = self.late = self.just_frozen = True
-                await self._gate.wait()
-            case "lock":
-                self._lock()
-            case "crash":
-                self.gone = True
+        fate = self._fate_at(spot)
+        if fate == "freeze":
+            self._gate.clear()
+            self.frozen = self.late = True
+        elif fate == "lock":
+            self._lock()
+        elif fate == "crash":
+            self.gone = True
+        stopped = self.frozen
+        if stopped:
+            # So is every other task of this process, wherever it is.
+            await self._gate.wait()
         if self.gone:
             raise Crash
+        return stopped
 
-    async def call(self, name: str, target: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    async def call(
+        self, name: str, target: Callable[..., Awaitable[Any]], args: Sequence[Any]
+    ) -> Any:
         """Make one call to the outside, with the world's witness."""
+        stopped = await self.point(f"before {name}")
         try:
             if name == "publish":
-                await self._witness.before_publish(self, args[0])
+                await self._witness.before_publish(self, args[0], stopped=stopped)
             result = await target()
             self._note(name, args, result)
         except AssertionError as broken:
             raise Broken(*broken.args) from broken
+        await self.point(f"after {name}")
         return result
+
+    async def _round(self) -> Step:
+        """Do what `Relay.run` does in a round: the next batch is read while this one is out."""
+        relay = self.relay
+        if relay._tenure.due:
+            await relay._tenure.renew()
+        total = Step()
+        for dispatch in relay._dispatches:
+            total += await dispatch.step(ahead=True)
+        return total
 
     def _note(self, name: str, args: Sequence[Any], result: Any) -> None:
         match name:
@@ -224,9 +243,6 @@ class _Wire:
             return target
 
         async def call(*args: Any, **options: Any) -> Any:
-            await self._process.point(f"before {name}")
-            result = await self._process.call(name, lambda: target(*args, **options), *args)
-            await self._process.point(f"after {name}")
-            return result
+            return await self._process.call(name, lambda: target(*args, **options), args)
 
         return call

@@ -49,16 +49,24 @@ class OutboxMachine(RuleBasedStateMachine):
         keep=st.booleans(),
         stops_key=st.booleans(),
         batch=st.sampled_from([2, 500]),
+        ahead=st.booleans(),
         relays=few,
         first=st.lists(puts, min_size=2, max_size=6),
     )
     def begin(
-        self, *, keep: bool, stops_key: bool, batch: int, relays: int, first: list[Put]
+        self,
+        *,
+        keep: bool,
+        stops_key: bool,
+        batch: int,
+        ahead: bool,
+        relays: int,
+        first: list[Put],
     ) -> None:
         """A broker, some relays, and a backlog."""
         clock = ManualClock()
         ground = type(self).ground(clock)
-        self.world = World(ground, clock, keep=keep, stops_key=stops_key, batch=batch)
+        self.world = World(ground, clock, keep=keep, stops_key=stops_key, batch=batch, ahead=ahead)
         for _ in range(relays):
             self.world.join()
         self.world.write(first)
@@ -193,7 +201,7 @@ class SqliteMachine(OutboxMachine):
 LONG = os.environ.get("POSTROOM_PROPERTIES") == "long"
 STEPS = 60 if LONG else 40
 MemoryMachine.TestCase.settings = settings(
-    max_examples=2000 if LONG else 80, stateful_step_count=STEPS
+    max_examples=2000 if LONG else 60, stateful_step_count=STEPS
 )
 SqliteMachine.TestCase.settings = settings(
     max_examples=500 if LONG else 15, stateful_step_count=STEPS

@@ -45,7 +45,14 @@ class World:
     """Writers, relays, a broker and a person around one store; every action checks the rules."""
 
     def __init__(
-        self, ground: Ground, clock: ManualClock, *, keep: bool, stops_key: bool, batch: int
+        self,
+        ground: Ground,
+        clock: ManualClock,
+        *,
+        keep: bool,
+        stops_key: bool,
+        batch: int,
+        ahead: bool,
     ) -> None:
         self.runner = asyncio.Runner()
         self.ground = ground
@@ -64,6 +71,7 @@ class World:
         self._options = RelayOptions(
             lease=LEASE, renewal=RENEWAL, batch=batch, keep_sent=keep, probe=PROBE
         )
+        self._ahead = ahead
         self._born = 0
         self.run(self._open())
 
@@ -146,6 +154,7 @@ class World:
                 options=self._options,
                 clock=self.clock,
                 lock=self.ground.lock,
+                ahead=self._ahead,
             )
         )
 
