@@ -45,6 +45,25 @@ class SystemClock:
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+LONGEST = timedelta(days=36_500)
+"""No length of time that can be set is longer: added to now it must still be a moment."""
+
+LONGEST_PATIENCE = timedelta(days=1)
+"""The longest time to wait for a lock; SQLite counts milliseconds in 32 bits."""
+
+
+def check_span(
+    name: str, span: timedelta, *, least: timedelta = timedelta(0), most: timedelta = LONGEST
+) -> None:
+    """Raise ValueError where a length of time could not work, because it is absurd."""
+    if not least <= span <= most:
+        raise ValueError(f"{name} must be from {_told(least)} to {_told(most)}, not {_told(span)}")
+
+
+def _told(span: timedelta) -> str:
+    return f"{span.days} days" if span.days else f"{span.total_seconds():g} s"
+
+
 def to_micros(moment: datetime) -> int:
     """Return the moment as microseconds since 1970, the form in which SQL keeps it."""
     if moment.tzinfo is None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from postroom._clock import LONGEST
 from postroom._redact import redacted
 from postroom.errors import SettingsError
 
@@ -65,9 +66,16 @@ def duration(text: str) -> timedelta:
         raise ValueError(f"{text!r} is not a duration such as 500ms, 15s, 1h30m or 7d")
     try:
         parts = [float(number) * _UNITS[unit] for number, unit in _PART.findall(text)]
-        return timedelta(microseconds=round(sum(parts)))
+        span = timedelta(microseconds=round(sum(parts)))
     except OverflowError:
-        raise ValueError(f"{text!r} is too long a time") from None
+        span = timedelta.max
+    if span > LONGEST:
+        raise TooLong(f"{text[:40]} is too long a time; at most {LONGEST.days}d")
+    return span
+
+
+class TooLong(ValueError):
+    """A duration that no clock can add to now."""
 
 
 _UNITS = {
@@ -222,6 +230,8 @@ class Reader:
             value = _from_text(text) if kind.toml else text
         try:
             return kind.read(value)
+        except TooLong as error:
+            raise SettingsError(f"{origin}: {error}") from None
         except ValueError:
             got = (
                 f"a value of type {type(value).__name__}" if kind.secret else redacted(repr(value))

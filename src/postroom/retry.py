@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from postroom._clock import check_span
 from postroom.outcome import Dead, Retry
 
 
@@ -22,6 +23,7 @@ class Backoff:
         """Refuse values that would never wait or never end."""
         if self.initial <= timedelta(0) or self.maximum < self.initial:
             raise ValueError("backoff needs 0 < initial <= maximum")
+        check_span("backoff.maximum", self.maximum)
         if self.factor < 1 or not 0 <= self.jitter < 1:
             raise ValueError("backoff needs factor >= 1 and 0 <= jitter < 1")
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from postroom._clock import check_span
 from postroom._document import (
     ADDRESS,
     COUNT,
@@ -46,6 +47,8 @@ class Retention:
 
     def __post_init__(self) -> None:
         """Refuse an inbox that forgets what the outbox can still replay."""
+        check_span("retention.sent", self.sent)
+        check_span("retention.inbox", self.inbox)
         if self.inbox < self.sent:
             raise ValueError(
                 "retention.inbox must be at least retention.sent: a sent message that is "

@@ -1,5 +1,6 @@
 """From an address to a driver."""
 
+import asyncio
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from postroom.drivers import open_broker, open_store
 from postroom.errors import SettingsError
+from postroom.message import Message
 from postroom.stores.memory import MemoryStore
 from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.sqlite import SqliteStore
@@ -161,3 +163,37 @@ def test_a_third_party_that_cannot_be_imported_is_named() -> None:
 @pytest.mark.usefixtures("others")
 def test_third_parties_are_among_the_suggestions() -> None:
     assert "did you mean 'theirs'?" in refusal("their://host")
+
+
+@pytest.mark.parametrize("option", ["retention", "unclaimed_retention", "lease", "busy_timeout"])
+def test_absurd_times_in_an_address_are_refused(option: str) -> None:
+    with pytest.raises(SettingsError, match=f"'{option}'.*1000000d is too long a time"):
+        open_broker(f"sqlite:///broker.db?{option}=1000000d")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///broker.db?lease=1us", "lease must be from 0.1 s to 36500 days, not 1e-06 s"),
+        ("sqlite:///broker.db?busy_timeout=30d", "busy_timeout must be from 0 s to 1 days"),
+    ],
+)
+def test_times_that_could_not_work_are_refused(url: str, expected: str) -> None:
+    with pytest.raises(SettingsError, match=expected):
+        open_broker(url)
+
+
+def test_the_longest_times_work(tmp_path: Path) -> None:
+    query = "lease=36500d&retention=36500d&unclaimed_retention=36500d&busy_timeout=1d"
+    broker = open_broker(f"sqlite:///{tmp_path}/broker.db?{query}")
+
+    async def use() -> list[object]:
+        await broker.open()
+        message = Message(type="t", topic="t", payload=b"")
+        results = await broker.publish([message], timeout=timedelta(days=1))
+        async with broker.subscribe(["t"], group="g", prefetch=1) as box:
+            await (await anext(box)).retry(timedelta.max, "never again")
+        await broker.close()
+        return list(results)
+
+    assert asyncio.run(use()) == [None]

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroom._clock import LONGEST
 from postroom.cli.template import TEMPLATE
 from postroom.errors import SettingsError
 from postroom.relay import RelayOptions
+from postroom.retry import Backoff
 from postroom.route import Route
 from postroom.settings import Retention, Settings, duration, redacted
 
@@ -376,3 +378,19 @@ def test_durations(text: str, expected: timedelta) -> None:
 def test_what_is_not_a_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"duration|too long"):
         duration(text)
+
+
+def test_absurd_times_are_refused(tmp_path: Path) -> None:
+    """Such a time could be added to no moment: it broke only what used it first."""
+    assert refusal(tmp_path, '[retention]\nsent = "1000000d"\n') == (
+        "postroom.toml: retention.sent: 1000000d is too long a time; at most 36500d"
+    )
+    assert "at most 36500d" in refusal(tmp_path, POSTROOM_RELAY__LEASE="9" * 400 + "w")
+    assert load(tmp_path, '[retention]\ninbox = "36500d"\n').retention.inbox == LONGEST
+
+
+def test_absurd_times_are_refused_in_code() -> None:
+    with pytest.raises(ValueError, match=r"retention\.inbox must be from 0 s to 36500 days"):
+        Retention(inbox=timedelta.max)
+    with pytest.raises(ValueError, match=r"backoff\.maximum must be"):
+        Backoff(maximum=timedelta.max)

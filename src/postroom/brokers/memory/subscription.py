@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 from typing import Self
 
-from postroom._clock import Clock
+from postroom._clock import LONGEST, Clock
 from postroom.brokers.memory.group import Group, Pending
 from postroom.errors import BrokerUnavailable, DeliveryLost
 from postroom.message import Message
@@ -135,7 +135,7 @@ class MemoryDelivery:
         """Have it delivered again after the delay, counted as a failed attempt."""
         del reason  # it comes with the dead letter, if it ever is one
         pending = self._subscription.end(self)
-        due = micros(self._subscription.clock) + delay // timedelta(microseconds=1)
+        due = micros(self._subscription.clock) + min(delay, LONGEST) // timedelta(microseconds=1)
         self._subscription.group.delay(pending, due)
 
     async def release(self) -> None:

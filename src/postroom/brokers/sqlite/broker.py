@@ -13,7 +13,7 @@ from sqlite3 import Connection
 from typing import TypeVar
 from uuid import uuid4
 
-from postroom._clock import Clock, SystemClock, to_micros
+from postroom._clock import LONGEST_PATIENCE, Clock, SystemClock, check_span, to_micros
 from postroom.broker import BrokerFeatures, DeadLetter, Delivery, QueueStatus
 from postroom.brokers.sqlite import delivering, inspecting, publishing
 from postroom.brokers.sqlite.delivering import Consumer
@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 _ABANDONED: list[Worker] = []
 _BEATS_PER_LEASE = 4
+_SHORTEST_LEASE = timedelta(milliseconds=100)
 _PRUNE_EVERY = 60.0
 _LARGEST_LIMIT = 500_000_000  # SQLite itself takes a little under 1 GB for a row
 
@@ -76,8 +77,10 @@ class EmbeddedBroker:
             raise ValueError("the embedded broker needs a file; for memory there is MemoryBroker")
         if not 0 < max_message_bytes <= _LARGEST_LIMIT:
             raise ValueError(f"max_message_bytes must be from 1 to {_LARGEST_LIMIT}")
-        if lease <= timedelta(0):
-            raise ValueError("lease must be positive")
+        check_span("lease", lease, least=_SHORTEST_LEASE)
+        check_span("busy_timeout", busy_timeout, most=LONGEST_PATIENCE)
+        check_span("retention", retention)
+        check_span("unclaimed_retention", unclaimed_retention)
         self.path = Path(path).absolute()
         self._clock = clock or SystemClock()
         self._lease = lease

@@ -9,7 +9,7 @@ from functools import partial
 from sqlite3 import Connection
 from typing import Self
 
-from postroom._clock import Clock, to_micros
+from postroom._clock import LONGEST, Clock, to_micros
 from postroom.brokers.sqlite import delivering
 from postroom.brokers.sqlite.delivering import Consumer, Handed, Taken
 from postroom.brokers.sqlite.worker import Worker
@@ -208,7 +208,7 @@ class EmbeddedDelivery:
 
     async def retry(self, delay: timedelta, reason: str) -> None:
         """Have it delivered again after the delay, counted as a failed attempt."""
-        free_at = self._subscription.now() + delay // timedelta(microseconds=1)
+        free_at = self._subscription.now() + min(delay, LONGEST) // timedelta(microseconds=1)
         await self._settle(partial(delivering.retry, free_at=free_at, reason=printable(reason)))
 
     async def release(self) -> None:

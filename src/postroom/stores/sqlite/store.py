@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
-from postroom._clock import Clock, SystemClock, to_micros
+from postroom._clock import LONGEST_PATIENCE, Clock, SystemClock, check_span, to_micros
 from postroom.lane import Lane
 from postroom.message import Entry, State
 from postroom.outcome import Settled
@@ -50,6 +50,7 @@ class SqliteStore:
         """Name the file (`~` is understood) and the prefix of its tables; nothing is opened."""
         if os.fspath(path) in {"", ":memory:"}:
             raise ValueError("each connection would get a database of its own: use MemoryStore")
+        check_span("busy_timeout", busy_timeout, most=LONGEST_PATIENCE)
         self.path = Path(path).expanduser().absolute()
         self.prefix = check_prefix(prefix)
         self._clock = clock or SystemClock()
