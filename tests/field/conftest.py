@@ -1,4 +1,4 @@
-"""A small shop in one database file, and processes that are killed while they work on it."""
+"""A small shop in a database of its own, and processes that are killed while they work on it."""
 
 import asyncio
 import os
@@ -6,23 +6,40 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from postroom.connections import sqlite3_transactions
 from postroom.stores.sqlite import SqliteStore
+from tests.postgresql import Ground, ground
+from tests.servers import needed, postgresql_servers
 
 
 @dataclass(frozen=True, slots=True)
 class Shop:
     """The database of a shop: a store and a table of orders."""
 
-    store: SqliteStore
+    store: Any
+
+    @property
+    def address(self) -> str:
+        """How a process is told where the database is."""
+        return str(self.store.path)
+
+    @contextmanager
+    def begin(self) -> Iterator[Any]:
+        """Give a connection in a transaction that is committed at the end."""
+        begin = sqlite3_transactions(self.store.path)
+        with begin() as connection:
+            yield connection
+        begin.close()
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query on a connection of its own."""
@@ -40,6 +57,51 @@ class Shop:
     def seen(self) -> int:
         """Count the committed rows of the inbox."""
         return len(self.query("select consumer from postroom_inbox"))
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresqlShop(Shop):
+    """A schema of a shop in PostgreSQL."""
+
+    place: Ground
+
+    @property
+    def address(self) -> str:
+        """How a process is told where the database is."""
+        return f"{self.place.url}#{self.place.schema}"
+
+    @contextmanager
+    def begin(self) -> Iterator[Any]:
+        """Give a connection in a transaction that is committed at the end."""
+        with (
+            psycopg.connect(self.place.url, options=self.place.options) as connection,
+            connection.transaction(),
+        ):
+            yield connection
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a query on a connection of its own."""
+        return self.place.query(sql)
+
+
+SERVERS: list[Any] = list(needed(postgresql_servers(), "PostgreSQL"))
+
+
+@pytest.fixture(params=SERVERS)
+def postgresql_shop(request: pytest.FixtureRequest) -> Iterator[PostgresqlShop]:
+    """Return a shop in a schema of its own, on every version of the server."""
+    with ground(request.param.url, "create table orders (id text primary key)") as place:
+        yield PostgresqlShop(place.store, place)
+
+
+@pytest.fixture(params=[pytest.param(None, id="sqlite"), *SERVERS])
+def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """Return a shop, once on every kind of database."""
+    if request.param is None:
+        yield request.getfixturevalue("small_shop")
+        return
+    with ground(request.param.url, "create table orders (id text primary key)") as place:
+        yield PostgresqlShop(place.store, place)
 
 
 @pytest.fixture
@@ -63,18 +125,21 @@ Kill = Callable[..., None]
 
 
 @pytest.fixture
-def killed_at(small_shop: Shop) -> Kill:
+def killed_at(request: pytest.FixtureRequest) -> Kill:
     """Return a function that starts a process and kills it when it has reached a point."""
 
     def kill(
         kind: str, work: str, point: str, *, stop_at: str | None = None, times: int = 1
     ) -> None:
-        script = Path(__file__).with_name("stopping.py")
+        on_postgresql = "postgresql_shop" in request.fixturenames
+        shop: Shop = request.getfixturevalue("postgresql_shop" if on_postgresql else "small_shop")
+        arguments = [shop.address, kind, work, stop_at or point]
         process = subprocess.Popen(
-            [sys.executable, script, small_shop.store.path, kind, work, stop_at or point],
+            [sys.executable, "-m", "tests.field.stopping", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            cwd=Path(__file__).parents[2],
         )
         with process:
             assert process.stdout is not None
