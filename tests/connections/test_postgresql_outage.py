@@ -16,8 +16,14 @@ import sqlalchemy as sa
 from psycopg2.pool import ThreadedConnectionPool
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from postroom.connections import asyncpg_transactions, conflict, outage, psycopg_transactions
-from postroom.errors import StoreUnavailable
+from postroom.connections import (
+    asyncpg_transactions,
+    conflict,
+    outage,
+    psycopg_transactions,
+    require_transaction_async,
+)
+from postroom.errors import NoTransaction, StoreUnavailable
 from postroom.lab.servers.postgresql import free_port
 from postroom.lab.servers.proxy import Proxy
 from tests.connections.conftest import SERVERS, TABLE
@@ -191,6 +197,16 @@ async def test_an_asynchronous_psycopg_pool_is_whole_again_at_once(one_place: Gr
 
     assert outage(error) is not None
     assert row == (1,)
+
+
+async def test_asyncpg_that_was_terminated(one_place: Ground) -> None:
+    """It can be asked nothing any more but whether it is closed."""
+    connection = await asyncpg.connect(one_place.url)
+    await connection.execute("begin")
+    connection.terminate()
+
+    with pytest.raises(NoTransaction, match="closed"):
+        await require_transaction_async(connection)
 
 
 async def test_asyncpg_whose_statement_is_never_answered(one_place: Ground) -> None:

@@ -66,7 +66,9 @@ async def require(connection: AsyncpgConnection) -> None:
     from asyncpg import InterfaceError  # noqa: PLC0415 - an extra: only needed where it is used
 
     try:
-        closed, begun = connection.is_closed(), connection.is_in_transaction()
+        # One that was terminated cannot even be asked whether a transaction is open.
+        closed = connection.is_closed()
+        begun = not closed and connection.is_in_transaction()
     except InterfaceError as error:
         raise NoTransaction(
             "the connection was given back to its pool, or lost; put the message before that"
