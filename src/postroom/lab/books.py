@@ -7,7 +7,7 @@ from postroom.brokers.sqlite import EmbeddedBroker
 from postroom.lab import shop
 from postroom.lab.database import Database
 from postroom.lab.ledger import Books, Effect, Order, Row
-from postroom.lab.places import CONSUMERS, Places
+from postroom.lab.places import Places
 
 _ARRIVALS = """
 CREATE TABLE IF NOT EXISTS lab_arrival (id TEXT NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP);
@@ -26,7 +26,7 @@ WHERE state IN ('scheduled', 'ready', 'waiting') OR (state = 'held' AND NOT EXIS
 
 async def prepare(places: Places, customers: int) -> None:
     """Create all tables, and have the broker note every copy that it takes."""
-    databases = [places.shop, *(places.effects(consumer) for consumer in CONSUMERS)]
+    databases = [places.shop, *(places.effects(consumer) for consumer in places.consumers)]
     for database in databases:
         store = database.store(patience=timedelta(seconds=10))
         await store.open()
@@ -35,12 +35,13 @@ async def prepare(places: Places, customers: int) -> None:
         finally:
             await store.close()
     shop.open_shop(places.shop, customers)
-    for consumer in CONSUMERS:
+    for consumer in places.consumers:
         shop.open_effects(places.effects(consumer))
     broker = EmbeddedBroker(places.broker, lease=timedelta(seconds=2))
     await broker.open()
     try:
-        for consumer in CONSUMERS:
+        await broker.ping()
+        for consumer in places.consumers:
             async with broker.subscribe([shop.TOPIC], group=consumer, prefetch=1):
                 pass
     finally:
@@ -65,7 +66,7 @@ def read(places: Places, excused: Collection[str] = ()) -> Books:
     broker = places.deliveries
     return Books(
         orders=orders,
-        effects={consumer: effects(places, consumer) for consumer in CONSUMERS},
+        effects={consumer: effects(places, consumer) for consumer in places.consumers},
         outbox=outbox,
         waiting=_by_group(
             broker.read("SELECT grp, id FROM delivery JOIN message USING (position)")
@@ -92,26 +93,13 @@ def arrivals(places: Places) -> Sequence[str]:
     return [id_ for (id_,) in rows]
 
 
-def disorder_at_broker(places: Places) -> int:
-    """Count messages whose first copy came to the broker before that of their key's one before."""
-    placed = {
-        id_: (customer, n)
-        for id_, customer, n in places.shop.read("SELECT message_id, customer, n FROM orders")
-    }
-    seen: dict[str, set[int]] = {}
-    disorder = 0
-    for id_ in dict.fromkeys(arrivals(places)):
-        customer, n = placed[id_]
-        earlier = seen.setdefault(customer, set())
-        disorder += n > 1 and n - 1 not in earlier
-        earlier.add(n)
-    return disorder
-
-
 def effect_count(places: Places) -> int:
-    """Count the effects of all consumers."""
+    """Count the effects of all consumers; without consumers, what the broker took."""
+    if not places.consumers:
+        return _count(places.deliveries, "SELECT count(DISTINCT id) FROM lab_arrival")
     return sum(
-        _count(places.effects(consumer), "SELECT count(*) FROM effects") for consumer in CONSUMERS
+        _count(places.effects(consumer), "SELECT count(*) FROM effects")
+        for consumer in places.consumers
     )
 
 
@@ -165,7 +153,7 @@ def before_first_death(places: Places) -> tuple[int, int]:
     struck = {key for key, _ in dead}
     times = [
         at
-        for consumer in CONSUMERS
+        for consumer in places.consumers
         for name, at in places.effects(consumer).read("SELECT customer, at FROM effects")
         if name not in struck
     ]
@@ -176,8 +164,11 @@ def backlog(places: Places) -> tuple[int, int]:
     """Return how many messages are not sent, and how many are without one of their effects."""
     unsent = _count(places.shop, _UNSENT)
     done = min(
-        _count(places.effects(consumer), "SELECT count(DISTINCT message_id) FROM effects")
-        for consumer in CONSUMERS
+        (
+            _count(places.effects(consumer), "SELECT count(DISTINCT message_id) FROM effects")
+            for consumer in places.consumers
+        ),
+        default=effect_count(places),
     )
     return unsent, max(order_count(places) - done, 0)
 
@@ -197,13 +188,23 @@ def outstanding(places: Places) -> tuple[int, str]:
     return unsent + waiting, repr(seen)
 
 
+def _at_broker(places: Places, orders: Sequence[Order]) -> Sequence[Effect]:
+    """Return the first copies that the broker took as if each were an effect."""
+    placed = {order.message_id: order for order in orders}
+    return [
+        Effect(message_id=id_, customer=order.customer, n=order.n, amount=order.amount)
+        for id_ in dict.fromkeys(arrivals(places))
+        if (order := placed.get(id_)) is not None
+    ]
+
+
 def _count(database: Database, sql: str, *values: object) -> int:
     ((count,),) = database.read(sql, *values)
     return int(count)
 
 
 def _by_group(rows: Sequence[tuple[str, str]]) -> dict[str, set[str]]:
-    groups: dict[str, set[str]] = {consumer: set() for consumer in CONSUMERS}
+    groups: dict[str, set[str]] = {}
     for group, id_ in rows:
         groups.setdefault(group, set()).add(id_)
     return groups

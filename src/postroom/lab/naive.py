@@ -51,8 +51,7 @@ async def _order(till: Till, brief: Brief, broker: EmbeddedBroker, chance: rando
     fails = chance.random() < 0.1
     try:
         till.begin()
-        till.rows("UPDATE customers SET orders = orders + 1 WHERE name = ?", name)
-        ((n,),) = till.rows("SELECT orders FROM customers WHERE name = ?", name)
+        n = shop.next_number(till, name)
         order = shop.OrderPlaced(customer=name, n=n, amount=chance.randrange(100, 10_000))
         sent = encode(order, topic=shop.TOPIC)
         shop.write_order(till, order, sent)

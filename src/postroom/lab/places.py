@@ -20,6 +20,8 @@ class Places:
         self.root = root
         self.address = address
         self.schema = schema
+        self.consumers: tuple[str, ...] = CONSUMERS
+        """Who consumes; where nobody does, what the broker took is judged."""
         self._databases: dict[str, Database] = {}
         self._line = Line()
 
@@ -69,7 +71,7 @@ class Places:
 
     def remove(self) -> None:
         """Drop the schemas, if the databases are such; the folder is left."""
-        for name in ("shop", *CONSUMERS):
+        for name in ("shop", *self.consumers):
             database = self.database(name)
             database.remove()
 

@@ -136,6 +136,8 @@ class _Run:
         began = time.monotonic()
         root = self.root / scenario.name
         async with self.ground.site(root, alone=scenario.alone) as site:
+            if scenario.at_broker:
+                site.places.consumers = ()
             stage = Stage(
                 site,
                 self.nursery,

@@ -27,5 +27,7 @@ class Scenario:
     """Which store it needs; any where empty. `server` is one that the lab has started."""
     alone: bool = False
     """Whether it does something to the server that nobody else would like."""
+    at_broker: bool = False
+    """Whether nobody consumes, and what the broker took is judged."""
     lacks: Callable[[], str] = str
     """Says what it lacks on this machine; empty where it can be played."""

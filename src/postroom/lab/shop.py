@@ -84,12 +84,18 @@ def place(till: Till, name: str, *, amount: int, note: str = "") -> Message:
     Every order of a customer contends on the customer's row and counts it up under its lock, so
     the count is the order of the commits.
     """
-    till.rows("UPDATE customers SET orders = orders + 1 WHERE name = ?", name)
-    ((n,),) = till.rows("SELECT orders FROM customers WHERE name = ?", name)
+    n = next_number(till, name)
     order = OrderPlaced(customer=name, n=n, amount=amount, note=note)
     sent = till.put(order)
     write_order(till, order, sent)
     return sent
+
+
+def next_number(till: Till, name: str) -> int:
+    """Count a customer's orders up; nobody else can until the transaction ends."""
+    sql = "UPDATE customers SET orders = orders + 1 WHERE name = ? RETURNING orders"
+    ((n,),) = till.rows(sql, name)
+    return int(n)
 
 
 def write_order(till: Till, order: OrderPlaced, sent: Message) -> None:

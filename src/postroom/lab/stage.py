@@ -16,7 +16,6 @@ from postroom.lab.faults import Faults
 from postroom.lab.ground import Site
 from postroom.lab.marks import Marks
 from postroom.lab.nursery import Nursery
-from postroom.lab.places import CONSUMERS
 from postroom.lab.processes import Actor, end, kill
 from postroom.message import State
 
@@ -122,7 +121,7 @@ class Stage:
         """Start that many processes of each consumer."""
         return [
             self.start("consumer", f"{consumer}-{number}", consumer=consumer, **fields)
-            for consumer in CONSUMERS
+            for consumer in self.places.consumers
             for number in range(1, count + 1)
         ]
 
@@ -220,7 +219,7 @@ class Stage:
                 self.start(role)
 
     def _start_missing_consumers(self, count: int) -> None:
-        for consumer in CONSUMERS:
+        for consumer in self.places.consumers:
             for number in range(1, count + 1):
                 actor = self.actors.get(f"{consumer}-{number}")
                 if actor is None:

@@ -2,15 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from postroom.lab import power
+from postroom.lab.database import Unusable
 from postroom.lab.places import CONSUMERS
 from postroom.lab.processes import Actor
 from postroom.lab.stage import Stage
 
-Kind = Literal["kill", "freeze", "stop", "lock"]
+Kind = Literal["kill", "freeze", "stop", "lock", "crash", "restart", "cut"]
 Part = Literal["orders", "relay", "consumer"]
 
 _EVERY = 0.45
@@ -34,13 +37,22 @@ class Blow:
     """How long a process is frozen, or a file locked."""
 
 
-def schedule(seed: int, seconds: float) -> Sequence[Blow]:
-    """Return the blows; a longer storm of the same seed begins in the same way."""
+_KINDS: Mapping[Kind, int] = {"kill": 14, "freeze": 2, "stop": 1, "lock": 2}
+_SERVER_KINDS: Mapping[Kind, int] = {"crash": 1, "restart": 1, "cut": 2}
+"""What can be done to a server: end it with and without warning, and end sessions."""
+
+
+def schedule(seed: int, seconds: float, *, server: bool = False) -> Sequence[Blow]:
+    """Return the blows; a longer storm of the same seed begins in the same way.
+
+    With a server of the lab's own that suffers too.
+    """
     chance = random.Random(seed)  # noqa: S311
-    blows: list[Blow] = [_OUTAGE] if seconds > _OUTAGE.at else []
+    blows = [one for one in _FIRST if one.at < seconds and (server or one.kind == "lock")]
+    kinds = {**_KINDS, **(_SERVER_KINDS if server else {})}
     at = 1.0
     while True:
-        kind: Kind = chance.choices(("kill", "freeze", "stop", "lock"), (14, 2, 1, 2))[0]
+        kind = chance.choices(list(kinds), list(kinds.values()))[0]
         part: Part = chance.choices(("orders", "relay", "consumer"), (3, 4, 5))[0]
         blow = Blow(
             at=round(at, 3),
@@ -55,9 +67,20 @@ def schedule(seed: int, seconds: float) -> Sequence[Blow]:
         blows.append(blow)
 
 
-_LASTS = {"kill": (0, 0), "stop": (0, 0), "freeze": (1, 4), "lock": (0.3, 2.5)}
-_OUTAGE = Blow(at=3, kind="lock", part="relay", which=0, lasts=2.5)
-"""Every storm has one real outage of the broker, near its beginning."""
+_LASTS: Mapping[Kind, tuple[float, float]] = {
+    "kill": (0, 0),
+    "stop": (0, 0),
+    "cut": (0, 0),
+    "freeze": (1, 4),
+    "lock": (0.3, 2.5),
+    "crash": (0.1, 1.5),
+    "restart": (0.1, 1.5),
+}
+_FIRST = (
+    Blow(at=3, kind="lock", part="relay", which=0, lasts=2.5),
+    Blow(at=5, kind="crash", part="relay", which=0, lasts=0.5),
+)
+"""Every storm has one real outage of the broker, and of a server, near its beginning."""
 
 
 class Storm:
@@ -69,6 +92,8 @@ class Storm:
         self._seed = seed
         self._naive = naive
         self._pending: set[asyncio.Task[None]] = set()
+        self._server = asyncio.Lock()
+        """Held by who has ended the server."""
 
     async def play(self, stage: Stage) -> None:
         """Open the shop, strike, and let it be."""
@@ -76,7 +101,8 @@ class Storm:
         stage.restarts = True
         loop = asyncio.get_running_loop()
         began = loop.time()
-        for blow in schedule(self._seed, self._seconds):
+        server = stage.site.server is not None
+        for blow in schedule(self._seed, self._seconds, server=server):
             await asyncio.sleep(max(0.0, began + blow.at - loop.time()))
             self._strike(stage, blow)
         await asyncio.sleep(max(0.0, began + self._seconds - loop.time()))
@@ -112,9 +138,18 @@ class Storm:
             await stage.ready(*stage.actors_of("naive-consumer"))
 
     def _strike(self, stage: Stage, blow: Blow) -> None:
-        if blow.kind == "lock":
-            self._begin(self._lock(stage, blow))
-            return
+        match blow.kind:
+            case "lock":
+                self._begin(self._lock(stage, blow))
+            case "crash" | "restart":
+                self._begin(self._end_server(stage, blow))
+            case "cut":
+                with suppress(Unusable):
+                    power.end_sessions(stage, 5)
+            case _:
+                self._strike_process(stage, blow)
+
+    def _strike_process(self, stage: Stage, blow: Blow) -> None:
         actor = self._target(stage, blow)
         if actor is None:
             return
@@ -141,6 +176,12 @@ class Storm:
         actor.freeze()
         await asyncio.sleep(seconds)
         actor.thaw()
+
+    async def _end_server(self, stage: Stage, blow: Blow) -> None:
+        async with self._server:
+            await (power.crash(stage) if blow.kind == "crash" else power.shut_down(stage))
+            await asyncio.sleep(blow.lasts)
+            await power.start(stage)
 
     async def _lock(self, stage: Stage, blow: Blow) -> None:
         names = ("broker", "broker", "shop")

@@ -62,9 +62,11 @@ class AsyncpgTill:
 
     def rollback(self) -> None:
         """Undo what is not committed."""
-        if self._connection is not None and self._connection.is_in_transaction():
-            with suppress(asyncpg.PostgresError, *LOST):
-                self._line.run(self._connection.execute("ROLLBACK"))
+        connection = self._connection
+        if connection is None or connection.is_closed() or not connection.is_in_transaction():
+            return
+        with suppress(asyncpg.PostgresError, *LOST):
+            self._line.run(connection.execute("ROLLBACK"))
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

@@ -28,13 +28,10 @@ async def contending_writers(stage: Stage) -> None:
         for _ in range(_WRITERS)
     ]
     relays = [stage.start("relay", attempts=100) for _ in range(_RELAYS // 2)]
-    stage.start_consumers()
     await _trouble(stage, relays, services, wanted)
     stage.fault()
     stage.healed()
     await stage.still(_LONGEST)
-    disorder = books.disorder_at_broker(stage.places)
-    stage.check(f"the broker got every key in order ({disorder} were not)", disorder == 0)
     retried = sum(len(relay.said("Retried")) for relay in stage.actors_of("relay"))
     stage.check(f"messages were refused ({retried})", retried > 0)
     frozen = sum(bool(relay.said("LanesLost")) for relay in stage.actors_of("relay"))
@@ -82,5 +79,6 @@ SCENARIOS: Sequence[Scenario] = (
         summary="eight writers on 200 keys; relays join, leave, freeze and die",
         play=contending_writers,
         customers=_KEYS,
+        at_broker=True,
     ),
 )
