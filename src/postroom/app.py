@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import Self
 
@@ -81,14 +82,17 @@ class Postroom:
         await self._opened.aclose()
 
     def relay(self, *, name: str | None = None) -> Relay:
-        """Return a relay for all routes, with the options of the settings."""
+        """Return a relay for all routes, with the options of the settings.
+
+        A random part is added to `name`: two relays of one name would believe in the same lease.
+        """
         return Relay(
             self.store,
             self.broker,
             routes=self.routes,
             options=self.settings.relay,
             observers=self.observers,
-            name=name,
+            name=None if name is None else f"{name}-{token_hex(4)}",
         )
 
     async def run_relay(self, stop: asyncio.Event | None = None) -> None:

@@ -52,7 +52,7 @@ Empty = Callable[[], Awaitable[bool]]
         "postroom relay",
         "postroom relay --until-empty --timeout 1m --json",
         "postroom relay --once",
-        "POSTROOM_LOG__FORMAT=json postroom relay --name relay-1",
+        "POSTROOM_LOG__FORMAT=json postroom relay --name mail",
     )
 )
 def relay(
@@ -62,7 +62,7 @@ def relay(
     until_empty: UntilEmpty = False,
     timeout: Timeout = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="A name of its own among all relays.")
+        str | None, typer.Option("--name", help="What its name begins with; a random part follows.")
     ] = None,
     as_json: Json = False,
 ) -> None:
