@@ -8,12 +8,12 @@ from postroom.store import Query
 from postroom.stores.postgresql import PostgresqlStore
 from tests.stores.postgresql import SECOND, Ground, Plant, expire, ids, lease, message, put, sent
 
-NO_SEARCH: Plant = ("blocked-keys", "order by blocker.seq limit 1", "and false limit 1")
+NO_SEARCH: Plant = ("blocked-keys", "order by blocker.seq + 0 limit 1", "and false limit 1")
 """Never looks for keys whose head has gone."""
 HELD_IS_NOTHING: Plant = (
     "read",
-    "where blocker.blocks and",
-    "where blocker.state <> 'held' and blocker.blocks and",
+    "where blocker.blocks and blocker.key is not null and",
+    "where blocker.state <> 'held' and blocker.blocks and blocker.key is not null and",
 )
 """Only a head that was refused keeps others back, not the rows that wait behind it."""
 MARK_STAYS: Plant = ("release", "lowest.seq - 1", "9223372036854775807")

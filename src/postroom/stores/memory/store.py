@@ -341,6 +341,7 @@ class MemoryStore:
             seen_at=row.seen_at,
             alive=row.alive(now),
             lanes=len(leases.owned_by(self._tables, name)),
+            routes=tuple(row.routes),
             paused_routes=tuple(sorted(route for route, can in row.routes.items() if not can)),
         )
 

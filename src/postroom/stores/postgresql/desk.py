@@ -126,6 +126,7 @@ async def _relays(work: Work) -> tuple[RelayStatus, ...]:
             seen_at=nearest_moment(relay.seen_at),
             alive=not relay.expired(now),
             lanes=owning.get(relay.name, 0),
+            routes=tuple(relay.routes),
             paused_routes=tuple(route for route, able in relay.routes.items() if not able),
         )
         for relay in known

@@ -11,7 +11,12 @@ _OBJECTS = ("schema", "place", "outbox", "lane", "relay", "asleep", "wake", "inb
 _LONGEST_NAME = "outbox_expires_at_check"
 _LIMIT = 63
 """Bytes of a name; PostgreSQL cuts longer ones without a word."""
-_FRAGMENT = re.compile(r"\{(now|columns|fence|nudge|due|still-ready|followed)\}")
+_SHARED = (
+    *("now", "columns", "fence", "nudge", "due", "still-ready", "followed", "blocking"),
+    "hash-of-blocker",
+)
+"""Queries that are parts of others."""
+_FRAGMENT = re.compile(rf"\{{({'|'.join(_SHARED)})\}}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 -- Every query of the PostgreSQL store. `{now}` is the time: the database's own, or the one given.
--- Casts are written out, so that every client library can run them.
+-- Casts are written out, so that every client library can run them. `seq + 0` asks for the order of
+-- an index that has it in this form: see the tables.
 
 -- name: now
 coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000 as bigint));
@@ -171,6 +172,7 @@ with asked as materialized (
         cast(:marks as bigint[]), cast(:nudges as bigint[])
     ) as known (route, number, mark, nudges)
     join postroom_lane as lane on lane.route = known.route and lane.number = known.number
+    where lane.route = any (cast(:served as text[]))
 ),
 found as (
     select asked.route as asked_route, asked.number, asked.mark, asked.nudges, ready.*
@@ -179,9 +181,9 @@ found as (
         from (
             select * from postroom_outbox as entry
             where entry.state = 'ready' and entry.route = asked.route
-                and entry.lane = asked.number and entry.seq > asked.mark
+                and entry.lane = asked.number and entry.seq + 0 > asked.mark
                 and entry.seq <> all (cast(:skip as bigint[]))
-            order by entry.seq limit :per_lane
+            order by entry.seq + 0 limit :per_lane
         ) as first
     ) as ready on true
 ),
@@ -196,9 +198,9 @@ kept as (
 marked as (
     select kept.*, case when key is not null and row_number() over keys = 1 then (
         select blocker.seq from postroom_outbox as blocker
-        where blocker.blocks and blocker.key is not null
+        where {blocking} and {hash-of-blocker} = hashtextextended(kept.key, 0)
             and blocker.route = kept.route and blocker.key = kept.key
-        order by blocker.seq limit 1
+        order by blocker.seq + 0 limit 1
     ) end as head
     from kept window keys as (partition by route, key order by seq)
 )
@@ -267,6 +269,12 @@ returning entry.seq, case when entry.state = 'dead' and not entry.blocks then en
 )
 {followed};
 
+-- name: blocking
+blocker.blocks and blocker.key is not null;
+
+-- name: hash-of-blocker
+hashtextextended(blocker.key, 0);
+
 -- name: followed
 -- The rows that were ours, and the keys of them that somebody stands behind.
 select settled.seq, null as key from settled
@@ -274,7 +282,7 @@ union all
 select null, gone.key from (select distinct key from settled where key is not null) as gone
 where exists (
     select from postroom_outbox as blocker
-    where blocker.blocks and blocker.key is not null
+    where {blocking} and {hash-of-blocker} = hashtextextended(gone.key, 0)
         and blocker.route = :route and blocker.key = gone.key
 );
 
@@ -298,16 +306,16 @@ first as materialized (
     select passed.key
     from passed cross join lateral (
         select blocker.seq, blocker.state from postroom_outbox as blocker
-        where blocker.blocks and blocker.key is not null
+        where {blocking} and {hash-of-blocker} = hashtextextended(passed.key, 0)
             and blocker.route = :route and blocker.key = passed.key
-        order by blocker.seq limit 1
+        order by blocker.seq + 0 limit 1
     ) as head
     where head.state = 'held' and not exists (
         select from (
             select ready.key from postroom_outbox as ready
             where ready.state = 'ready' and ready.route = :route and ready.lane = passed.lane
-                and ready.seq > passed.seq and ready.seq < head.seq
-            order by ready.seq limit 200
+                and ready.seq + 0 > passed.seq and ready.seq + 0 < head.seq
+            order by ready.seq + 0 limit 200
         ) as flying
         where flying.key = passed.key
     )
@@ -318,9 +326,9 @@ free as materialized (
         select near.seq, bool_and(near.state = 'held') over (order by near.seq) as open
         from (
             select blocker.seq, blocker.state from postroom_outbox as blocker
-            where blocker.blocks and blocker.key is not null
+            where {blocking} and {hash-of-blocker} = hashtextextended(first.key, 0)
                 and blocker.route = :route and blocker.key = first.key
-            order by blocker.seq limit :chunk
+            order by blocker.seq + 0 limit :chunk
         ) as near
     ) as chunk
     where chunk.open
@@ -383,28 +391,25 @@ limit :limit;
 
 -- name: blocked-keys
 -- One key after another, so that a key with many rows costs no more than one with few.
-with recursive blocked (key, number) as (
-    (select entry.key, 1 from postroom_outbox as entry
-     where entry.blocks and entry.key is not null
-        and entry.route = :route and entry.key >= :after
-     order by entry.key limit 1)
+with recursive blocked (hash, number) as (
+    (select {hash-of-blocker}, 1 from postroom_outbox as blocker
+     where {blocking} and {hash-of-blocker} >= :after
+     order by {hash-of-blocker} limit 1)
     union all
-    select later.key, blocked.number + 1
+    select later.hash, blocked.number + 1
     from blocked cross join lateral (
-        select entry.key from postroom_outbox as entry
-        where entry.blocks and entry.key is not null
-            and entry.route = :route and entry.key > blocked.key
-        order by entry.key limit 1
+        select {hash-of-blocker} as hash from postroom_outbox as blocker
+        where {blocking} and {hash-of-blocker} > blocked.hash
+        order by {hash-of-blocker} limit 1
     ) as later
     where blocked.number < :limit
 )
-select blocked.key, head.lane, head.state
-from blocked cross join lateral (
-    select blocker.lane, blocker.state from postroom_outbox as blocker
-    where blocker.blocks and blocker.key is not null
-        and blocker.route = :route and blocker.key = blocked.key
-    order by blocker.seq limit 1
-) as head;
+select blocked.hash, head.key, head.lane, head.state
+from blocked left join lateral (
+    select blocker.key, blocker.lane, blocker.state from postroom_outbox as blocker
+    where {blocking} and {hash-of-blocker} = blocked.hash and blocker.route = :route
+    order by blocker.seq + 0 limit 1
+) as head on true;
 
 -- name: promote-waiting
 with {due},
@@ -457,8 +462,8 @@ where seq = any (cast(:seqs as bigint[])) and state = 'dead' and blocks;
 -- name: ready-below
 select entry.seq from postroom_outbox as entry
 where entry.state = 'ready' and entry.route = :route and entry.lane = :number
-    and entry.seq <= :mark
-order by entry.seq limit 1;
+    and entry.seq + 0 <= :mark
+order by entry.seq + 0 limit 1;
 
 -- name: nudge-lane
 update postroom_lane set nudges = nudges + 1, mark = least(mark, cast(:seq as bigint) - 1)

@@ -27,6 +27,7 @@ async def read(
     known = marks.of(lanes)
     rows = await work.rows(
         "read",
+        served=list({lane.route for lane in lanes}),
         routes=[lane.route for lane in lanes],
         numbers=[lane.number for lane in lanes],
         marks=[mark.place for mark in known],

@@ -13,11 +13,12 @@ from postroom.stores.postgresql.marks import Marks, known
 from postroom.stores.postgresql.settling import Blocked, by_route, fence, release
 from postroom.stores.postgresql.work import Work
 
-KEYS = 2_000
+KEYS = 1_000
 """Blocked keys looked at by one sweep; the next one goes on behind them."""
 SHARE = 0.01
 """Of the time may be spent on searches that walk over dead rows while vacuum is held back."""
-_CHEAP = 0.02
+_FIRST = -(2**63)
+_CHEAP = 0.05
 """Seconds that such a search may always take."""
 
 
@@ -50,8 +51,8 @@ class Budget:
 class Progress:
     """How far the searches have come, each a little at a time."""
 
-    after: dict[str, str] = field(default_factory=dict)
-    """Up to which key each route was searched for held rows that nothing blocks."""
+    after: dict[str, int] = field(default_factory=dict)
+    """Up to which key (its hash) each route was searched for held rows that nothing blocks."""
     keys: Budget = field(default_factory=Budget)
     lane: int = 0
     """Which lane is searched next for rows below its mark."""
@@ -151,11 +152,13 @@ async def find_below(
 async def _orphans(work: Work, lanes: Sequence[Lane], progress: Progress) -> list[Blocked]:
     """Return keys of these lanes whose first blocking row is itself a held one."""
     route, numbers = lanes[0].route, {lane.number for lane in lanes}
-    after = progress.after.pop(route, "")
+    after = progress.after.pop(route, _FIRST)
     rows: Sequence[Any] = await work.rows("blocked-keys", route=route, after=after, limit=KEYS)
     if len(rows) == KEYS:
         progress.after[route] = rows[-1][0]
-    return [(key, lane, 0) for key, lane, state in rows if state == State.HELD and lane in numbers]
+    return [
+        (key, lane, 0) for _, key, lane, state in rows if state == State.HELD and lane in numbers
+    ]
 
 
 async def _sweep(
