@@ -25,7 +25,7 @@ STUCK = "stuck"
 _ROUTE = Route(
     retry=RetryPolicy(
         max_attempts=1_000_000,
-        backoff=Backoff(initial=timedelta(milliseconds=200), maximum=timedelta(milliseconds=200)),
+        backoff=Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=1)),
     )
 )
 
@@ -57,10 +57,12 @@ class Refusing:
 
 
 def measure(directory: Path, scale: Scale) -> Iterator[Result]:
-    """Send the same messages of other keys, in turn with the held ones in the way and without."""
+    """Send the same messages of other keys, in turn beside the stuck key and without it."""
     held, free = directory / "held.db", directory / "free.db"
-    asyncio.run(_prepare(held, scale.held, scale.rows))
-    asyncio.run(_prepare(free, 0, scale.rows))
+    asyncio.run(_prepare(held, scale.held))
+    asyncio.run(stage.new_outbox(free, iter(())))
+    for path in (held, free):
+        stage.add(path, stage.orders(scale.rows, first=scale.held + 1))
     pairs = []
     for _ in range(scale.rounds):
         with tempfile.TemporaryDirectory(dir=directory) as place:
@@ -75,8 +77,8 @@ def _rate(template: Path, place: str, scale: Scale) -> float:
     return asyncio.run(work)
 
 
-async def _prepare(path: Path, held: int, others: int) -> None:
-    """Let a relay itself hold messages behind a head that was refused, then add the others."""
+async def _prepare(path: Path, held: int) -> None:
+    """Let a relay itself hold messages behind a head that was refused."""
     (head,) = stage.orders(1)
     stuck = (replace(one, key=STUCK) for one in stage.orders(held, first=1))
     await stage.new_outbox(path, iter([replace(head, key=STUCK)]))
@@ -92,4 +94,3 @@ async def _prepare(path: Path, held: int, others: int) -> None:
     assert len(await store.find(Query(states=[State.HELD]), limit=held + 1)) == held
     await store.close()
     await broker.close()
-    stage.add(path, stage.orders(others, first=held + 1))

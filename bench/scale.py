@@ -11,7 +11,7 @@ class Scale:
     """Alternations of a value and its baseline; the median counts."""
     transactions: int = 100
     """Of one round of a put."""
-    rows: int = 5_000
+    rows: int = 10_000
     """Messages that a relay sends in one round."""
     idle_messages: int = 300
     peak_seconds: float = 10.0

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import islice
@@ -16,7 +16,7 @@ from pathlib import Path
 from postroom import message
 from postroom.brokers.sqlite import EmbeddedBroker
 from postroom.codecs import encode
-from postroom.events import Event, Read, Sent
+from postroom.events import Event, LanesTaken, Sent
 from postroom.message import Message, message_type
 from postroom.relay import Relay, RelayBroker
 from postroom.relay.options import RelayOptions
@@ -47,11 +47,16 @@ def order(number: int) -> OrderPlaced:
     """Return the order of that number; its customer is the ordering key."""
     return OrderPlaced(
         number=number,
-        customer=f"customer-{number % CUSTOMERS:04}",
+        customer=customer(number),
         amount=Decimal(number % 10_000) / 100,
         currency="EUR",
         placed_at=datetime.now(UTC),
     )
+
+
+def customer(number: int) -> str:
+    """Return who placed the order of that number."""
+    return f"customer-{number % CUSTOMERS:04}"
 
 
 def topic() -> str:
@@ -80,12 +85,22 @@ def add(path: Path, backlog: Iterator[Message]) -> None:
             connection.execute("begin immediate")
             connection.executemany(statement.sql, statement.rows)
             connection.execute("commit")
+        # Else what is measured next would wait for this to be written.
+        connection.execute("pragma synchronous = full")
+        connection.execute("pragma wal_checkpoint(truncate)")
 
 
 def orders(count: int, first: int = 0) -> Iterator[Message]:
-    """Return that many messages, keys and lanes evenly mixed."""
+    """Return that many messages, keys and lanes evenly mixed; all with the same payload."""
+    template = encode(order(first), topic=topic())
     for number in range(first, first + count):
-        yield replace(encode(order(number)), topic=topic())
+        yield Message(
+            type=template.type,
+            payload=template.payload,
+            key=customer(number),
+            version=number,
+            topic=template.topic,
+        )
 
 
 def copy(template: Path, place: Path) -> Path:
@@ -133,7 +148,7 @@ class Stopwatch:
     """An observer that stops a relay after so many messages, and knows how long they took."""
 
     def __init__(self, count: int, stop: asyncio.Event) -> None:
-        """Count from the first batch that is read."""
+        """Count from the moment at which the relay has its lanes."""
         self._wanted = count
         self._stop = stop
         self._sent = 0
@@ -147,12 +162,12 @@ class Stopwatch:
             if self._sent == self._wanted:
                 self._ended = time.perf_counter()
                 self._stop.set()
-        elif isinstance(event, Read) and not self._began:
+        elif isinstance(event, LanesTaken) and not self._began:
             self._began = time.perf_counter()
 
     @property
     def rate(self) -> float:
-        """Messages a second, from the first read to the settlement of the last message."""
+        """Messages a second, from the first look to the settlement of the last message."""
         return self._wanted / (self._ended - self._began)
 
 
