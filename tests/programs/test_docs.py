@@ -92,6 +92,23 @@ def test_readme_example(tmp_path: Path) -> None:
             run.terminate()
 
 
+def test_sqlalchemy_guide(tmp_path: Path) -> None:
+    """The program of the page prints what the page says."""
+    program, shown = list(blocks("docs/guides/sqlalchemy.md"))[:2]
+    (tmp_path / "shop.py").write_text(program.text)
+
+    run = subprocess.run(
+        [sys.executable, "shop.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert run.stdout == shown.text, run.stderr
+
+
 @pytest.mark.parametrize("page", ["docs/guides/testing.md"])
 def test_first_program_of_a_guide(page: str, tmp_path: Path) -> None:
     program = next(block for block in blocks(page) if block.language == "python")
@@ -112,8 +129,10 @@ def test_first_program_of_a_guide(page: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "page",
     [
+        "docs/guides/connections.md",
         "docs/guides/deploy.md",
         "docs/guides/drivers.md",
+        "docs/guides/sqlalchemy.md",
         "docs/guides/testing.md",
         "docs/reference/events.md",
     ],
