@@ -110,6 +110,10 @@ class Process:
         self.confirmed: set[str] = set()
         """What the broker confirmed to it in its current step."""
         self.task: asyncio.Task[Step] | None = None
+        self.passed = 0
+        """How many spots it has come by."""
+        self.asking = 0
+        """How many of its calls the store is working on."""
         self._witness = witness
         self._lock = lock
         self._ahead = ahead
@@ -156,6 +160,7 @@ class Process:
     async def point(self, spot: str) -> bool:
         """Meet whatever fate this spot has; return whether time stood still here."""
         await asyncio.sleep(0)
+        self.passed += 1
         fate = self._fate_at(spot)
         if fate == "freeze":
             self._gate.clear()
@@ -177,6 +182,8 @@ class Process:
     ) -> Any:
         """Make one call to the outside, with the world's witness."""
         stopped = await self.point(f"before {name}")
+        asks = name not in {"publish", "ping"}
+        self.asking += asks
         try:
             if name == "publish":
                 await self._witness.before_publish(self, args[0], stopped=stopped)
@@ -184,6 +191,8 @@ class Process:
             self._note(name, args, result)
         except AssertionError as broken:
             raise Broken(*broken.args) from broken
+        finally:
+            self.asking -= asks
         await self.point(f"after {name}")
         return result
 

@@ -154,6 +154,7 @@ def _run(machine: type[OutboxMachine], examples: int) -> None:
             deadline=None,
             database=None,
             phases=[Phase.generate],
+            report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),
     )

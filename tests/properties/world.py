@@ -187,10 +187,15 @@ class World:
 
     async def _finish(self, processes: Sequence[Process], *, locked: bool = False) -> None:
         """Wait until each has ended its step or is frozen; a hanging call gets its time."""
-        while running := [one.task for one in processes if one.task and one.runs]:
-            if self.clock.sleepers:
+        while running := [process for process in processes if process.runs]:
+            passed = sum(process.passed for process in running)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            if any(process.asking for process in running):
+                await asyncio.sleep(0.0005)
+            elif self.clock.sleepers and passed == sum(process.passed for process in running):
+                # Nothing moves but by the clock. Any sooner, and no two runs would be the same.
                 self.clock.advance(1)
-            await asyncio.wait(running, timeout=0.002, return_when=asyncio.FIRST_COMPLETED)
         self.ground.unlock()
         for process in processes:
             if process.task is not None and process.task.done():
