@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,31 @@ def run_lab(folder: Path, *arguments: str) -> Run:
         pytest.fail(f"the lab ended with {done.returncode}: {done.stdout}{done.stderr}")
     report = json.loads(figures.read_text())
     return Run(done.returncode, done.stdout + done.stderr, page.read_text(), report)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds, for a minute at most."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def processes(folder: Path) -> set[int]:
+    """Return the numbers of all processes that have begun to work."""
+    pids = set()
+    for path in folder.glob("*/*/journals/*.jsonl"):
+        for line in path.read_text().split("\n")[:-1]:
+            record = json.loads(line)
+            if record["event"] == "ready":
+                pids.add(record["pid"])
+    return pids
+
+
+def lives(pid: int) -> bool:
+    """Say whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

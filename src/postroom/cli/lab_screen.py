@@ -83,6 +83,8 @@ class Screen:
                 console.print(Text(f"{result.name}: did not hold: {what}", style="red"))
         if report.plant:
             _tell_plant(report, console)
+        if report.kept:
+            console.print(f"the schemas {report.kept}_* are left in the database")
         verdict = "passed" if report.passed else "FAILED"
         kills = sum(result.kills for result in report.scenarios)
         text = f"{verdict}: {len(report.scenarios)} scenarios, {kills} kills, seed {report.seed}"

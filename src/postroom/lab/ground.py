@@ -47,6 +47,11 @@ class Ground(Protocol):
         """The name of the store, for the report."""
         ...
 
+    @property
+    def kept(self) -> str:
+        """What the names of the schemas begin with that are left on a server; empty if none."""
+        ...
+
     def site(self, root: Path, *, alone: bool = False) -> AbstractAsyncContextManager[Site]:
         """Give a place for one shop; `alone`, with a server that nobody else uses."""
         ...
@@ -56,6 +61,7 @@ class Files:
     """SQLite files."""
 
     store = SQLITE
+    kept = ""
 
     def __init__(self, will: Will) -> None:
         """Name the will of the run."""
@@ -77,23 +83,22 @@ class Address:
         """Name the database; `keep` leaves the schemas there."""
         self._will = will
         self._address = address
-        self._keep = keep
-        self.prefix = f"postroom_lab_{secrets.token_hex(4)}"
-        """What the names of all its schemas begin with."""
+        self._prefix = f"postroom_lab_{secrets.token_hex(4)}"
+        self.kept = self._prefix if keep else ""
         if not keep:
-            will.schemas.append((address, self.prefix))
+            will.schemas.append((address, self._prefix))
             will.write()
 
     @asynccontextmanager
     async def site(self, root: Path, *, alone: bool = False) -> AsyncIterator[Site]:
         """Give schemas with names that nobody else has."""
         del alone
-        places = Places(root, self._address, f"{self.prefix}_{_slug(root)}")
+        places = Places(root, self._address, f"{self._prefix}_{_slug(root)}")
         try:
             yield Site(places=places, will=self._will)
         finally:
             try:
-                if not self._keep:
+                if not self.kept:
                     places.remove()
             finally:
                 places.close()
@@ -103,6 +108,7 @@ class OwnServers:
     """PostgreSQL servers that the lab starts: one for all, and more for who needs one alone."""
 
     store = POSTGRESQL
+    kept = ""
 
     def __init__(self, will: Will, server: PostgresqlServer) -> None:
         """Use that server, which runs, for all who do not need one alone."""

@@ -25,6 +25,7 @@ NO_FENCE = "no-fence"
 INBOX_OUTSIDE = "inbox-outside"
 NO_HOLD = "no-hold"
 NO_SAVEPOINT_CHECK = "no-savepoint-check"
+BY_POSITION = "by-position"
 
 PLANTS: Mapping[str, str] = {
     MARK_FIRST: "the relay marks a message as sent before it publishes it",
@@ -32,6 +33,7 @@ PLANTS: Mapping[str, str] = {
     INBOX_OUTSIDE: "the consumer remembers a message in another transaction than its effect",
     NO_HOLD: "a message is sent although an earlier one of its key waits",
     NO_SAVEPOINT_CHECK: "a message may be put where no transaction holds it",
+    BY_POSITION: "the relay reads on from the last number that it saw",
 }
 
 _SEEN = "CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY)"
@@ -56,6 +58,8 @@ def relay_store(brief: Brief) -> Store:
             return cast("Store", _NoFence(store, shop, timedelta(seconds=brief.lease)))
         case "no-hold":
             return cast("Store", _NoHold(store))
+        case "by-position":
+            return cast("Store", _ByPosition(store))
     return store
 
 
@@ -153,6 +157,20 @@ class _NoHold(_Planted):
     async def hold(self, lanes: Sequence[Lane], entries: Sequence[Entry]) -> int:
         del lanes, entries
         return 0
+
+
+class _ByPosition(_Planted):
+    """Takes the numbers for the order of the commits: what commits late is never read."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._last: dict[int, int] = {}
+
+    async def read(self, lanes: Sequence[Lane], **options: Any) -> Sequence[Entry]:
+        entries = await self._store.read(lanes, **options)
+        later = [entry for entry in entries if entry.seq > self._last.get(entry.lane, 0)]
+        self._last.update({entry.lane: entry.seq for entry in later})
+        return later
 
 
 class _Outside:

@@ -76,6 +76,8 @@ class Report:
     """The same storm on "save, then publish"; None when it was not run."""
     store: str = "sqlite"
     broker: str = "sqlite"
+    kept: str = ""
+    """What the names of the schemas begin with that are left on a server."""
 
     @property
     def passed(self) -> bool:

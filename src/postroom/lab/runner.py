@@ -114,6 +114,7 @@ class _Run:
         return Report(
             seed=plan.seed,
             store=self.ground.store,
+            kept=self.ground.kept,
             plant=plan.plant,
             scenarios=results,
             skipped=skipped,
