@@ -73,6 +73,8 @@ class RelayStatus:
     seen_at: datetime
     alive: bool
     lanes: int
+    routes: tuple[str, ...]
+    """Routes that it serves."""
     paused_routes: tuple[str, ...]
     """Routes whose broker it cannot reach."""
 

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -118,6 +118,21 @@ class Shop:
                 await broker.close()
 
         asyncio.run(opened())
+
+    def lease(self, relay: str, routes: Mapping[str, bool]) -> None:
+        """Let a relay of that name be alive, that serves these routes."""
+
+        async def renew() -> None:
+            store = SqliteStore(self.path / "shop.db")
+            await store.open()
+            try:
+                await store.lease(
+                    relay, routes=routes, lease=timedelta(hours=1), renewal=timedelta(minutes=1)
+                )
+            finally:
+                await store.close()
+
+        asyncio.run(renew())
 
     def _routes(self) -> Routes:
         return Routes(Settings.load(self.path / "postroom.toml", {}).routes)

@@ -98,6 +98,48 @@ def test_status_finds_what_waits_too_long(shop: Shop) -> None:
     assert any("the oldest unsent message waits for" in each for each in done.json["problems"])
 
 
+ONE_ROUTE = 'store = "sqlite:///shop.db"\nbroker = "sqlite:///broker.db"\n'
+"""Settings from which the route of the parcels was removed."""
+STRANDED = "no relay serves route parcels: 1 unsent row (is it in the settings of the relays?)"
+
+
+def parcel(due: datetime | None = None) -> Message:
+    return Message(type="shop.parcel-packed", payload=b"{}", deliver_at=due)
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_status_finds_messages_of_a_route_that_nobody_serves(
+    shop: Shop, *, scheduled: bool
+) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    shop.put(parcel(later if scheduled else None))
+    (shop.path / "postroom.toml").write_text(ONE_ROUTE)
+    routes = {"default": True}
+
+    alone = shop.cli("status", "--check", "--json")
+    shop.lease("relay", routes)
+    beside = shop.cli("status", "--check", "--json")
+    shop.lease("relay", {**routes, "parcels": False})
+    served = shop.cli("status", "--check", "--json")
+
+    assert (alone.code, beside.code) == (1, 1)
+    assert alone.json["problems"] == ["1 unsent and no relay alive (postroom relay)", STRANDED]
+    assert beside.json["problems"] == [STRANDED]
+    assert beside.json["relays"][0]["routes"] == ["default"]
+    assert STRANDED not in served.json["problems"]
+
+
+def test_until_empty_is_not_empty_with_messages_that_nobody_serves(shop: Shop) -> None:
+    shop.put(parcel(), shop.order())
+    (shop.path / "postroom.toml").write_text(ONE_ROUTE)
+
+    done = shop.cli("relay", "--until-empty", "--json")
+
+    assert done.code == 1
+    assert (done.json["sent"], done.json["unserved"]) == (1, {"parcels": 1})
+    assert f"not empty: {STRANDED}" in done.err
+
+
 def test_status_goes_on_while_the_broker_is_away(shop: Shop) -> None:
     done = shop.cli("status", "--json", POSTROOM_BROKER="sqlite:////no/such/directory/b.db")
 

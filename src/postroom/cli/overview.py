@@ -1,6 +1,6 @@
 """What `status` tells: one document, the problems in it, and how it looks on a screen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,6 +28,8 @@ class Overview:
     store: str
     broker: str
     stats: Stats
+    routes: frozenset[str]
+    """Those of the settings."""
     queues: Sequence[QueueStatus] | None
     """None where the broker does not show its queues, or is away."""
     broker_error: str | None
@@ -45,8 +47,11 @@ class Overview:
             if oldest and self.at - oldest > max_age:
                 found.append(f"route {route}: the oldest unsent message waits for {age(oldest)}")
         alive = [relay for relay in self.stats.relays if relay.alive]
-        if self.unsent and not alive:
-            found.append(f"{self.unsent} unsent and no relay alive (postroom relay)")
+        unsent = sum(unserved(self.stats, ()).values())
+        if unsent and not alive:
+            found.append(f"{unsent} unsent and no relay alive (postroom relay)")
+        served = {route for relay in alive for route in relay.routes} if alive else self.routes
+        found += told_unserved(unserved(self.stats, served))
         paused = sorted({route for relay in alive for route in relay.paused_routes})
         found += [f"route {route}: paused, its broker cannot be reached" for route in paused]
         return found
@@ -76,6 +81,28 @@ class Overview:
         return found
 
 
+def unserved(stats: Stats, served: Collection[str]) -> Mapping[str, int]:
+    """Return how many messages are not sent, by route, of all routes but those that are served.
+
+    Scheduled ones count: when they are due, there is nobody to see it.
+    """
+    found = {
+        route: sum(counts.get(state, 0) for state in (*_UNSENT, State.SCHEDULED))
+        for route, counts in sorted(stats.counts.items())
+        if route not in served
+    }
+    return {route: count for route, count in found.items() if count}
+
+
+def told_unserved(found: Mapping[str, int]) -> list[str]:
+    """Return what `unserved` found as sentences."""
+    return [
+        f"no relay serves route {route}: {count} unsent row{'s' if count > 1 else ''} "
+        "(is it in the settings of the relays?)"
+        for route, count in found.items()
+    ]
+
+
 async def overview(postroom: Postroom) -> Overview:
     """Look at the store, which must answer, and at the broker, which may be away."""
     stats = await postroom.desk.stats()
@@ -91,6 +118,7 @@ async def overview(postroom: Postroom) -> Overview:
         store=redacted(postroom.settings.store),
         broker=redacted(postroom.settings.broker),
         stats=stats,
+        routes=frozenset(route.name for route in postroom.routes),
         queues=queues,
         broker_error=error,
     )
@@ -114,6 +142,7 @@ def as_document(seen: Overview, problems: Sequence[str]) -> dict[str, Any]:
                 "alive": relay.alive,
                 "lanes": relay.lanes,
                 "seen_at": relay.seen_at,
+                "routes": list(relay.routes),
                 "paused_routes": list(relay.paused_routes),
             }
             for relay in stats.relays
@@ -196,11 +225,14 @@ def _relay_table(seen: Overview) -> RenderableType:
             "alive" if relay.alive else "gone",
             relay.lanes,
             f"{span(seen.at - relay.seen_at)} ago",
+            ", ".join(relay.routes),
             ", ".join(relay.paused_routes),
         )
         for relay in seen.stats.relays
     ]
-    return made_table(("relay", "state", f"lanes of {LANES} a route", "seen", "paused"), rows)
+    return made_table(
+        ("relay", "state", f"lanes of {LANES} a route", "seen", "routes", "paused"), rows
+    )
 
 
 def _queue_table(queues: Sequence[QueueStatus]) -> RenderableType:

@@ -1,7 +1,7 @@
 """`relay` and `consume`: the two commands that run until they are told to stop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from postroom.app import Postroom
 from postroom.broker import Keeper
 from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.loading import consumer_at
+from postroom.cli.overview import told_unserved, unserved
 from postroom.cli.screen import document, say
 from postroom.cli.selection import older_than
 from postroom.cli.start import (
@@ -84,14 +85,19 @@ def relay(
                 else:
                     empty = _outbox_empty(postroom) if until_empty else None
                     await _until(made.run, empty, timeout, tally)
-        return {
+                left = await _unserved(postroom) if until_empty else {}
+        done = {
             "relay": made.name,
             "sent": tally.of(events.Sent),
             "retried": tally.of(events.Retried),
             "dead": tally.of(events.Dead),
         }
+        return {**done, "unserved": dict(left)} if until_empty else done
 
-    _tell(run(work()), as_json=as_json)
+    done = run(work())
+    _tell(done, as_json=as_json)
+    if left := told_unserved(done.get("unserved", {})):
+        raise CommandFailed(Exit.WRONG, f"not empty: {'; '.join(left)}")
 
 
 @app.command(
@@ -187,13 +193,25 @@ async def _wait_until(empty: Empty, stop: asyncio.Event) -> None:
 
 
 def _outbox_empty(postroom: Postroom) -> Empty:
-    """A row is ready until it is settled, in flight too: no ready row means all is done."""
+    """A row is ready until it is settled, in flight too: no ready row means all is done.
+
+    Only of routes that this relay serves: of others nobody may ever send any.
+    """
 
     async def empty() -> bool:
-        ready = await postroom.desk.find(Query(states=(State.READY,)), limit=1)
-        return not ready
+        for route in postroom.routes:
+            if await postroom.desk.find(Query(states=(State.READY,), route=route.name), limit=1):
+                return False
+        return True
 
     return empty
+
+
+async def _unserved(postroom: Postroom) -> Mapping[str, int]:
+    """Return what is left of routes that neither this relay serves nor one that is alive."""
+    stats = await postroom.desk.stats()
+    served = {route.name for route in postroom.routes}
+    return unserved(stats, served.union(*(relay.routes for relay in stats.relays if relay.alive)))
 
 
 def _queues_empty(postroom: Postroom, consumers: Sequence[Consumer]) -> Empty:

@@ -241,6 +241,7 @@ class LeasingTests(StoreHooks):
 
         assert (relays["a"].alive, relays["a"].paused_routes) == (False, ("slow",))
         assert (relays["b"].alive, relays["b"].paused_routes) == (True, ())
+        assert set(relays["a"].routes) == {"default", "slow"}
         assert (relays["a"].lanes, relays["b"].lanes) == (2 * LANES, 0)
         assert relays["b"].seen_at == stage.clock.now()
 
