@@ -1,6 +1,7 @@
 """Postroom: puts a store, a broker and the steps together, and runs them."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from postroom.consumer import Consumer
 from postroom.desk import Desk
 from postroom.drivers import open_broker, open_store
 from postroom.events import Observer
+from postroom.observe.logs import LogObserver
 from postroom.outbox import Outbox, SyncOutbox
 from postroom.relay import Relay
 from postroom.route import Routes
@@ -24,11 +26,10 @@ class Postroom:
     """All parts of one process, made from one `Settings`.
 
     Nothing connects before `async with`; the outboxes work without it, because they use the
-    caller's own connection. Signals are left to the program.
+    caller's own connection. Signals are left to the program, except by `serve`.
 
         async with Postroom.from_settings() as postroom:
-            async with postroom.running_relay():
-                ...
+            await postroom.serve(billing)
     """
 
     def __init__(
@@ -37,15 +38,17 @@ class Postroom:
         *,
         store: Store | None = None,
         broker: Broker | None = None,
-        observers: Iterable[Observer] = (),
+        observers: Iterable[Observer] | None = None,
         actor: str = "",
     ) -> None:
         """Take the drivers that the settings name, unless they are given ready made.
 
-        `actor` is the name under which the desk writes down what people change.
+        Unless observers are given, what happens is logged to the logger `postroom`; Python shows
+        its warnings and errors by default. `actor` is the name under which the desk writes down
+        what people change.
         """
         self.settings = settings or Settings()
-        self.observers = tuple(observers)
+        self.observers = (LogObserver(),) if observers is None else tuple(observers)
         self.routes = Routes(self.settings.routes)
         self.store: Store = store or open_store(self.settings.store)
         self.broker: Broker = broker or open_broker(self.settings.broker)
@@ -57,7 +60,7 @@ class Postroom:
 
     @classmethod
     def from_settings(
-        cls, path: Path | str | None = None, *, observers: Iterable[Observer] = ()
+        cls, path: Path | str | None = None, *, observers: Iterable[Observer] | None = None
     ) -> Self:
         """Read `postroom.toml` and the environment as `Settings.load` does."""
         return cls(Settings.load(path), observers=observers)
@@ -100,8 +103,37 @@ class Postroom:
         await self.relay().run(stop or asyncio.Event())
 
     async def run_consumer(self, consumer: Consumer, stop: asyncio.Event | None = None) -> None:
-        """Consume from the broker until `stop` is set, or for ever."""
+        """Consume from the broker until `stop` is set, or for ever.
+
+        The consumer follows the routes of the settings, unless it was made with its own.
+        """
+        consumer.follow(self.routes)
+        consumer.observe(*self.observers)
         await consumer.run(self.broker, stop or asyncio.Event())
+
+    async def serve(self, *consumers: Consumer) -> None:
+        """Run a relay and these consumers until SIGTERM or Ctrl-C, and end them in order.
+
+        A second signal has its usual effect. If one of them fails, the others are ended and its
+        error is raised.
+        """
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        signals = (signal.SIGINT, signal.SIGTERM)
+
+        def end() -> None:
+            for one in signals:
+                loop.remove_signal_handler(one)
+            stop.set()
+
+        for one in signals:
+            loop.add_signal_handler(one, end)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.run_relay(stop))
+                for consumer in consumers:
+                    group.create_task(self.run_consumer(consumer, stop))
+        finally:
+            end()
 
     @asynccontextmanager
     async def running_relay(self) -> AsyncIterator[Relay]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from postroom.lane import Lane
@@ -245,6 +245,8 @@ class HandlerFailed(Event):
     error: str
     attempt: int
     delay: timedelta
+    exception: BaseException | None = field(default=None, compare=False)
+    """What was raised, with its traceback; only here, never stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +256,8 @@ class DeadLettered(Event):
     consumer: str
     message: Message
     error: str
+    exception: BaseException | None = field(default=None, compare=False)
+    """What was raised, with its traceback; only here, never stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +314,10 @@ class Observers:
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         """Take the observers in the order in which they are called."""
         self._observers = tuple(observers)
+
+    def with_also(self, observers: Iterable[Observer]) -> "Observers":
+        """Return these and the others; one that is here already is not added again."""
+        return Observers((*self._observers, *(o for o in observers if o not in self._observers)))
 
     def emit(self, event: Event) -> None:
         """Give the event to each observer in turn."""

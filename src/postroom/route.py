@@ -44,8 +44,12 @@ class Routes:
 
     def of(self, message: Message) -> Route | None:
         """Return the route of a message's type, or None when none matches."""
+        return self.of_type(message.type)
+
+    def of_type(self, name: str) -> Route | None:
+        """Return the route of a type's name, or None when none matches."""
         for route in self._routes.values():
-            if any(fnmatchcase(message.type, pattern) for pattern in route.types):
+            if any(fnmatchcase(name, pattern) for pattern in route.types):
                 return route
         return None
 

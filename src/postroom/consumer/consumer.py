@@ -61,6 +61,7 @@ class Consumer:
         a context manager that gives a connection or session in an open transaction, commits at
         its end and rolls back on an error: `engine.begin`, `sessionmaker.begin`, their async
         forms, `sqlite3_transactions(path)`. `store` is the kind of database where the inbox is.
+        Without `routes` it follows those of the `Postroom` that runs it.
         At most `concurrency` handlers run at once; `prefetch` messages are taken ahead.
         """
         if concurrency < 1:
@@ -83,7 +84,7 @@ class Consumer:
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that it subscribes to."""
-        return self._handlers.topics
+        return self._handlers.topics(self._routes or Routes())
 
     def on(
         self, *types: type | str, into: type | None = None, topic: str | None = None
@@ -104,8 +105,16 @@ class Consumer:
 
     def observe(self, *observers: Observer) -> None:
         """Give events to these observers too; call it before `run`."""
-        self._observers = Observers([self._observers.emit, *observers])
+        self._observers = self._observers.with_also(observers)
         self._applying = self._handling = None
+
+    def follow(self, routes: Routes) -> None:
+        """Take these routes, unless it was made with its own; whoever runs it calls this.
+
+        They say where its types arrive and which way goes what its handlers put.
+        """
+        if self._routes is None:
+            self._routes = routes
 
     async def step(self, delivery: Delivery) -> Result:
         """Handle one delivery to its end, and tell the broker."""

@@ -8,6 +8,7 @@ from typing import Any
 from postroom.codecs import decode
 from postroom.errors import SettingsError, Undecodable, UnknownType
 from postroom.message import Message, message_type
+from postroom.route import Routes
 
 Handler = Callable[[Any, Any], Any]
 
@@ -28,16 +29,23 @@ class Handlers:
     def __init__(self) -> None:
         """Begin with none."""
         self._table: dict[str, _Registration] = {}
-        self._topics: dict[str, None] = {}
+        self._topics: list[tuple[str | None, tuple[str, ...]]] = []
 
     def __iter__(self) -> Iterator[Handler]:
         """Go through the handlers."""
         return (registration.handler for registration in self._table.values())
 
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that carry what the handlers take, in the order of their registration."""
-        return tuple(self._topics)
+    def topics(self, routes: Routes) -> tuple[str, ...]:
+        """Return the topics that carry what the handlers take, in the order of registration.
+
+        What was said at the registration comes first, then the topic of the type's route.
+        """
+        found: dict[str, None] = {}
+        for topic, names in self._topics:
+            for name in names:
+                route = routes.of_type(name)
+                found[topic or (route and route.topic) or name] = None
+        return tuple(found)
 
     def add(
         self, kind: type | str, handler: Handler, *, into: type | None, topic: str | None
@@ -60,8 +68,7 @@ class Handlers:
             if name in self._table:
                 raise SettingsError(f"two handlers take {name}; one consumer has one for a type")
             self._table[name] = _Registration(handler, into)
-        for one in (topic,) if topic else names:
-            self._topics[one] = None
+        self._topics.append((topic, names))
 
     def of(self, message: Message) -> tuple[Handler, object]:
         """Return the handler of a message and the event for it.

@@ -123,11 +123,11 @@ class Handling:
             return Result.RETURNED, printable(away)
         reason = reason_of(error)
         if isinstance(error, Undecodable):
-            return await self._give_up(delivery, reason), reason
+            return await self._give_up(delivery, reason, error), reason
         decision = self._retry.decide(attempt, reason)
         match decision:
             case Dead():
-                return await self._give_up(delivery, reason), reason
+                return await self._give_up(delivery, reason, error), reason
             case Retry(delay=delay):
                 self._count(delivery, attempt)
                 self._observers.emit(
@@ -137,6 +137,7 @@ class Handling:
                         error=reason,
                         attempt=attempt,
                         delay=delay,
+                        exception=error,
                     )
                 )
                 await self._tell(delivery, delivery.retry(delay, reason))
@@ -144,7 +145,7 @@ class Handling:
             case _:
                 assert_never(decision)
 
-    async def _give_up(self, delivery: Delivery, reason: str) -> Result:
+    async def _give_up(self, delivery: Delivery, reason: str, cause: BaseException) -> Result:
         """Dead-letter it; where that fails it is not acknowledged but comes again."""
         message = delivery.message
         try:
@@ -164,7 +165,9 @@ class Handling:
         self._counted.pop(message.id, None)
         self._excuses.forget(message.id)
         self._observers.emit(
-            events.DeadLettered(consumer=self._consumer, message=message, error=reason)
+            events.DeadLettered(
+                consumer=self._consumer, message=message, error=reason, exception=cause
+            )
         )
         return Result.DEAD
 

@@ -126,7 +126,8 @@ class LogObserver:
                 self._add(event)
             level = _LEVELS.get(kind, _DEBUG)
             if self._logger.isEnabledFor(level) and self._allowed(kind, level):
-                self._logger.log(level, Line(name_of(kind), fields_of(event)))
+                raised = getattr(event, "exception", None)
+                self._logger.log(level, Line(name_of(kind), fields_of(event)), exc_info=raised)
             if isinstance(event, _LAST):
                 self._tell_due(everything=True)
 
@@ -216,7 +217,8 @@ def fields_of(event: events.Event) -> dict[str, Field]:
     """Return an event's fields as plain values, without payloads, headers and passwords."""
     found: dict[str, Field] = {}
     for each in fields(event):
-        found |= _plain(each.name, getattr(event, each.name))
+        if each.name != "exception":  # the logging module writes it, with its traceback
+            found |= _plain(each.name, getattr(event, each.name))
     return found
 
 

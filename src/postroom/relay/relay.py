@@ -159,8 +159,12 @@ class Relay:
 
     async def _keep(self) -> None:
         while True:
-            if self._tenure.due and await self._guarded(self._tenure.renew):
-                self._nudge()
+            if self._tenure.due:
+                taken = await self._guarded(self._tenure.renew)
+                if taken is not None:
+                    self._note_store_back()
+                if taken:
+                    self._nudge()
             await asyncio.sleep(max(self._tenure.due_in, 0.01))
 
     async def _listen(self) -> None:
@@ -174,18 +178,20 @@ class Relay:
     async def _guarded(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Do the work; while the database is away return None, after a pause."""
         try:
-            result = await work()
+            return await work()
         except StoreUnavailable as error:
             delay = self._store_outage.fail(at_once=False)
             self._observers.emit(events.StoreLost(error=error.reason, delay=delay))
             if not self._stopping:
                 await asyncio.sleep(delay.total_seconds())
             return None
+
+    def _note_store_back(self) -> None:
+        """Believe it of a renewal alone, which writes: a locked database can be read."""
         if self._store_outage.active:
             self._store_outage.answer()
             self._store_outage.confirmed()
             self._observers.emit(events.StoreBack())
-        return result
 
     async def _give_idle(self) -> None:
         await self._guarded(self._tenure.give_idle)
