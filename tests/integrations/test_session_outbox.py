@@ -346,6 +346,24 @@ def test_two_outboxes_in_a_session(simple: Place) -> None:
     assert sorted(simple.keys()) == ["1", "2"]
 
 
+def test_a_session_inside_a_transaction_of_a_test(place: Place, outbox: SessionOutbox) -> None:
+    """Tests often commit sessions inside a transaction that they roll back at the end."""
+    engine = place.engine()
+    with engine.connect() as connection, connection.begin() as outer:
+        maker = sessionmaker(connection, join_transaction_mode="create_savepoint")
+        with outbox.bind(maker)() as session:
+            for name in "ab":
+                session.add(Order(name))
+                outbox.put(session, OrderPlaced(name))
+                session.commit()
+        written = connection.execute(sa.text("select count(*) from orders")).scalar()
+        outer.rollback()
+    engine.dispose()
+
+    assert written == 2
+    assert place.keys() == []
+
+
 def test_several_engines(simple: Place) -> None:
     """Which of them holds the outbox only the caller knows."""
     engine = simple.engine()

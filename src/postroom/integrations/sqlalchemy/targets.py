@@ -25,12 +25,9 @@ _made: WeakSet[type[Session]] = WeakSet()
 
 def sync_session(session: AnySession) -> Session:
     """Return the session that does the work: an asynchronous one is a shell around it."""
-    inner: Session | AsyncSession
     if isinstance(session, scoped_session | async_scoped_session):
-        inner = session()
-    else:
-        inner = session
-    return inner.sync_session if isinstance(inner, AsyncSession) else inner
+        return sync_session(session())
+    return session.sync_session if isinstance(session, AsyncSession) else session
 
 
 def target_of(sessions: Sessions) -> Any:
