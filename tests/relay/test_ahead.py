@@ -55,6 +55,20 @@ async def test_a_refusal_stops_what_was_read_ahead(small: Stage) -> None:
     assert small.arrived() == ["a1", "a2", "a3", "a4", "a5", "a6"]
 
 
+async def test_a_refusal_stops_no_other_key_that_was_read_ahead(small: Stage) -> None:
+    first, second = notes(2, "a")
+    small.commit(first, *notes(1, "b"), second, *notes(1, "c"))
+    small.broker.refuse(first.id, times=1)
+    relay = small.relay()
+
+    await rounds(relay, 2)
+    assert small.arrived() == ["b1", "c1"]
+    small.clock.advance(1)
+    await rounds(relay, 3)
+
+    assert small.arrived() == ["b1", "c1", "a1", "a2"]
+
+
 async def test_an_outage_stops_what_was_read_ahead(small: Stage) -> None:
     small.commit(*notes(6, "a"))
     relay = small.relay()

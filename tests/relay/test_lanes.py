@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from postroom import events
 from postroom.errors import BrokerError, StoreUnavailable
 from postroom.message import Message, State
 from postroom.relay import Relay, RelayOptions
+from postroom.retry import Backoff
 from postroom.store import Store
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.scripted import ScriptedBroker
@@ -280,8 +282,15 @@ class Flaky:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.away = False
+        self.locked = False
         self.pausing: asyncio.Event | None = None
         self.settling = asyncio.Event()
+
+    async def lease(self, *arguments: Any, **named: Any) -> Any:
+        """Renew, unless locked."""
+        if self.locked:
+            raise StoreUnavailable("locked")
+        return await self._store.lease(*arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
         """Pass everything else on."""
@@ -326,3 +335,29 @@ def test_waking_a_relay_that_has_stopped_does_nothing(tmp_path: Path) -> None:
         return relay
 
     asyncio.run(run()).wake()
+
+
+async def test_a_database_that_can_only_be_read_is_not_back(stage: Stage) -> None:
+    """A locked one answers reads; an alarm must not flap with them."""
+    store = Flaky(stage.store)
+    store.locked = True
+    seen: list[events.Event] = []
+    lost = asyncio.Event()
+
+    def observe(event: events.Event) -> None:
+        if isinstance(event, events.StoreLost | events.StoreBack):
+            seen.append(event)
+        if len(seen) == 3:
+            lost.set()
+
+    quick = replace(stage.options, probe=Backoff(initial=timedelta(milliseconds=1), jitter=0))
+    relay = Relay(store, stage.broker, options=quick, observers=[observe])
+    stop = asyncio.Event()
+    running = asyncio.ensure_future(relay.run(stop))
+
+    async with asyncio.timeout(10):
+        await lost.wait()
+        stop.set()
+        await running
+
+    assert not [event for event in seen if isinstance(event, events.StoreBack)]

@@ -1,6 +1,8 @@
 """Postroom puts the parts together, and takes them apart again."""
 
 import asyncio
+import os
+import signal
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +14,7 @@ from postroom.app import Postroom
 from postroom.brokers.memory import MemoryBroker
 from postroom.consumer import Consumer, Context
 from postroom.errors import SchemaMismatch, SettingsError, StoreError
-from postroom.message import State, message
+from postroom.message import Message, State, message
 from postroom.relay import RelayOptions
 from postroom.route import Route
 from postroom.settings import Settings
@@ -189,3 +191,82 @@ async def test_what_people_do_is_written_down_under_their_name(settings: Setting
 
         (record,) = await postroom.desk.audit()
         assert (record.actor, record.action, record.count) == ("ann", "discard", 1)
+
+
+async def test_a_consumer_follows_the_routes_of_whoever_runs_it() -> None:
+    """What its handler puts goes their way, and it listens where they send its types."""
+    mail = Route(name="mail", types=("mail.*",), topic="letters", on_dead="park")
+    happened = Arrival(events.Acknowledged)
+    postroom = Postroom(
+        Settings(store="memory:", broker="memory:", relay=OPTIONS, routes=(mail,)),
+        observers=[happened],
+    )
+    assert isinstance(postroom.store, MemoryStore)
+    consumer = Consumer("postman", begin=postroom.store.begin, store=postroom.store)
+
+    @consumer.on("mail.posted")
+    def forward(posted: Message, context: Context[MemoryTransaction]) -> None:
+        context.put(Message(type="mail.forwarded", payload=posted.payload))
+
+    async with postroom, postroom.running_relay():
+        with postroom.store.begin() as transaction:
+            postroom.sync_outbox.put(transaction, Message(type="mail.posted", payload=b"dear"))
+        stop = asyncio.Event()
+        running = asyncio.ensure_future(postroom.run_consumer(consumer, stop))
+        await happened.wait()
+        stop.set()
+        await running
+        (forwarded,) = [
+            entry
+            for entry in await postroom.desk.find(Query())
+            if entry.message.type == "mail.forwarded"
+        ]
+
+    assert consumer.topics == ("letters",)
+    assert (forwarded.route, forwarded.message.topic) == ("mail", "letters")
+
+
+async def test_by_default_trouble_is_logged_with_its_traceback(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A first program with a typo in its handler must not be silent."""
+    postroom = Postroom(settings)
+    assert isinstance(postroom.store, MemoryStore)
+    failed = Arrival(events.HandlerFailed)
+    consumer = Consumer(
+        "billing", begin=postroom.store.begin, store=postroom.store, observers=[failed]
+    )
+
+    @consumer.on(OrderPlaced)
+    def handle(_order: OrderPlaced, _context: Context[MemoryTransaction]) -> None:
+        raise LookupError("no such table: bill")
+
+    async with postroom, postroom.running_relay():
+        put(postroom)
+        stop = asyncio.Event()
+        running = asyncio.ensure_future(postroom.run_consumer(consumer, stop))
+        await failed.wait()
+        stop.set()
+        await running
+
+    (record,) = [one for one in caplog.records if "handler-failed" in str(one.msg)]
+    assert "no such table: bill" in record.getMessage()
+    assert record.exc_info is not None
+    assert "in handle" in caplog.text
+
+
+async def test_serve_ends_in_order_at_a_signal(settings: Settings) -> None:
+    stopped, started = Arrival(events.RelayStopped), Arrival(events.ConsumerStarted)
+    postroom = Postroom(settings, observers=[stopped, started])
+    assert isinstance(postroom.store, MemoryStore)
+    consumer = Consumer("billing", begin=postroom.store.begin, store=postroom.store)
+    consumer.on(OrderPlaced)(lambda _order, _context: None)
+
+    async with postroom:
+        serving = asyncio.ensure_future(postroom.serve(consumer))
+        await started.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(serving, 5)
+
+    await stopped.wait()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
