@@ -162,6 +162,57 @@ def test_a_relay_stops_in_time_and_with_0(shop: Shop, kind: signal.Signals) -> N
     assert not shop.cli("status", "--json").json["relays"]
 
 
+def test_two_signals_at_once_are_one(shop: Shop) -> None:
+    """Coreutils' `timeout` signals the process and its group."""
+    process = shop.process("relay", "--json")
+    assert process.stderr is not None
+    assert any("event=lanes-taken" in line for line in process.stderr)
+
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 0, err
+    assert json.loads(out)["sent"] == 0
+
+
+AGAIN = dedent("""
+    import asyncio, signal, sys, threading
+    from postroom.cli import start
+
+    kind, start._ONE_WISH = signal.Signals[sys.argv[1]], float(sys.argv[2])
+
+    async def main() -> None:
+        stop, release = asyncio.Event(), threading.Event()
+        with start.stopped_by_signals(stop):
+            handler = asyncio.get_running_loop().run_in_executor(None, release.wait)
+            signal.raise_signal(kind)
+            await stop.wait()
+            signal.raise_signal(kind)
+            release.set()
+            await handler
+
+    asyncio.run(main())
+    signal.raise_signal(kind)
+    print("ended")
+""")
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("wish", [0, 1000])
+def test_a_later_second_signal_ends_at_once_whatever_runs(kind: signal.Signals, wish: int) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", AGAIN, kind.name, str(wish)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert (process.returncode, process.stdout) == ((0, "ended\n") if wish else (-kind, ""))
+    assert process.stderr == f"{kind.name}: stopping\n"
+
+
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_consumer_stops_in_time_and_with_0(shipping: Shop, kind: signal.Signals) -> None:
     process = shipping.process("consume", "shipping:shipping")
