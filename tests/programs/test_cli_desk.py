@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroom._clock import to_micros
+from postroom.cli import change
 from postroom.message import Message
 from tests.programs.shop import Shop
 
@@ -250,6 +251,52 @@ def test_a_dry_run_is_exact_and_changes_nothing(shop: Shop) -> None:
     assert states(shop) == {"dead": 3}
 
 
+@pytest.mark.parametrize("action", ["replay", "discard"])
+def test_without_a_limit_all_are_meant(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    monkeypatch.setattr(change, "_CHUNK", 2)
+    shop.dead(5)
+
+    listed = shop.cli("dead", "list", "--limit", "2", "--json").json
+    counted = shop.cli("dead", action, "--dry-run")
+    done = shop.cli("dead", action, "--yes", "--json").json
+
+    told = {"replay": "sent again", "discard": "deleted"}[action]
+    assert (listed["count"], listed["total"]) == (2, 5)
+    assert counted.out == f"5 dead messages would be {told}\n"
+    assert done["count"] == 5
+    assert states(shop) == ({"ready": 5} if action == "replay" else {})
+
+
+def test_a_position_names_one_of_two_copies(shop: Shop) -> None:
+    order = shop.order()
+    shop.reject("shipping", order)
+    shop.reject("shipping", order)
+    group = ("--from", "shipping")
+    letters = shop.cli("dead", "list", *group, "--json").json["messages"]
+    first, second = (str(letter["position"]) for letter in letters)
+
+    text = shop.cli("dead", "list", *group).out
+    done = shop.cli("dead", "discard", second, *group, "--yes", "--json")
+    missing = shop.cli("dead", "discard", second, *group, "--yes")
+    left = shop.cli("dead", "list", *group, "--json").json["messages"]
+
+    assert [line.split()[0] for line in text.splitlines()] == ["position", first, second]
+    assert (done.json["count"], missing.code) == (1, 4)
+    assert [str(letter["position"]) for letter in left] == [first]
+
+
+def test_release_of_an_unknown_id_exits_with_4(shop: Shop) -> None:
+    head, follower, _ = parcels(shop, "a")
+
+    done = shop.cli("held", "release", head, follower, "--yes")
+
+    assert (done.code, done.out) == (4, "")
+    assert f"no dead head of a key: {follower}" in done.err
+    assert shop.cli("held", "list", "--json").json["count"] == 1
+
+
 def test_replay_sends_again_under_the_same_id(shop: Shop) -> None:
     ids = shop.dead(3)
 
@@ -265,7 +312,7 @@ def test_discard_deletes(shop: Shop) -> None:
 
     done = shop.cli("dead", "discard", "--key", "a", "--yes")
 
-    assert (done.code, done.out) == (0, "2 dead messages are deleted\n")
+    assert (done.code, done.out) == (0, "2 dead messages were deleted\n")
     assert shop.cli("show", ids[0]).code == 4
 
 

@@ -335,7 +335,7 @@ def test_a_person_at_a_terminal_is_asked(shop: Shop, answer: str, code: int) -> 
     os.close(slave)
     assert "Delete 2 dead messages for good? [y/N]" in err
     assert process.returncode == code
-    assert ("2 dead messages are deleted" in out) == (code == 0)
+    assert ("2 dead messages were deleted" in out) == (code == 0)
 
 
 def test_a_watch_goes_on_until_it_is_stopped(shop: Shop) -> None:

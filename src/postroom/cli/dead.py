@@ -6,11 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from postroom.cli.change import Change
+from postroom.cli.change import ALL, Change
 from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.piles import Pile, pile_of
 from postroom.cli.screen import document, local, say, show, show_fields, table
-from postroom.cli.selection import Ids, Key, Limit, RouteName, Selection, Since, Type, selected
+from postroom.cli.selection import (
+    Ids,
+    Key,
+    Limit,
+    RouteName,
+    Selection,
+    Since,
+    Type,
+    UpTo,
+    selected,
+)
 from postroom.cli.start import DryRun, Json, Yes, examples, opened, run
 
 app = typer.Typer(
@@ -24,6 +34,9 @@ From = Annotated[
         "--from", metavar="GROUP", help="Dead letters of this consumer group, not the outbox."
     ),
 ]
+
+
+_DEAD = ("dead message", "dead messages")
 
 
 @app.command(
@@ -48,28 +61,28 @@ def list_dead(
     """List dead messages, the oldest first, with the reason."""
     wanted = selected(type_name=type_name, key=key, route=route, since=since)
 
-    async def work() -> tuple[str, Sequence[dict[str, Any]]]:
+    async def work() -> tuple[str, Sequence[dict[str, Any]], int]:
         async with opened(context) as postroom:
             pile = await pile_of(postroom, group, wanted)
-            return pile.place, await pile.find(wanted, limit=limit)
+            found = await pile.find(wanted, limit=limit)
+            total = len(found) if len(found) < limit else await pile.count(wanted)
+            return pile.place, found, total
 
-    place, found = run(work())
+    place, found, total = run(work())
     if as_json:
-        document({"place": place, "count": len(found), "messages": found})
+        document({"place": place, "count": len(found), "total": total, "messages": found})
         return
     if not found:
         show(f"no dead messages in the {place}" if group is None else f"no dead letters in {place}")
         return
-    columns = ("id", "type", "key", "attempts", "given up", "reason")
+    # Two dead letters of one message have one id: a position names one of them.
+    fields = [*([] if group is None else ["position"]), "id", "type", "key", "attempts"]
     table(
-        columns,
-        (
-            (m["id"], m["type"], m["key"], m["attempts"], local(m["settled_at"]), m["error"])
-            for m in found
-        ),
+        (*fields, "given up", "reason"),
+        ((*(m[name] for name in fields), local(m["settled_at"]), m["error"]) for m in found),
     )
-    if len(found) == limit:
-        say(f"the first {limit}; more with --limit")
+    if len(found) < total:
+        say(f"the first {len(found)} of {total}; more with --limit")
 
 
 @app.command(
@@ -119,7 +132,7 @@ def replay(  # noqa: PLR0913 - its parameters are its options
     key: Key = None,
     route: RouteName = None,
     since: Since = None,
-    limit: Limit = 1000,
+    limit: UpTo = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -128,8 +141,10 @@ def replay(  # noqa: PLR0913 - its parameters are its options
     wanted = selected(ids, type_name=type_name, key=key, route=route, since=since)
     change = Change(
         action="replay",
-        question="Send {count} dead messages again?",
-        told="{count} dead messages are sent again",
+        what=_DEAD,
+        question="Send {what} again?",
+        told="sent again",
+        limit=limit,
         dry_run=dry_run,
         yes=yes,
         as_json=as_json,
@@ -139,7 +154,7 @@ def replay(  # noqa: PLR0913 - its parameters are its options
         async with opened(context) as postroom:
             pile = await pile_of(postroom, group, wanted)
             await _all_named(pile, wanted)
-            await change.make(partial(pile.replay, wanted, limit=limit))
+            await change.make(partial(pile.replay, wanted))
 
     run(work())
 
@@ -150,6 +165,7 @@ def replay(  # noqa: PLR0913 - its parameters are its options
         "postroom dead discard 0197a0b2-7c1e-7d55-8f0e-2f1f5b6c7d8e",
         "postroom dead discard --type shop.test --dry-run --json",
         "postroom dead discard --from shipping --since 1d --yes",
+        "postroom dead discard --from shipping 17  (a position: one copy of a message)",
     ),
 )
 def discard(  # noqa: PLR0913 - its parameters are its options
@@ -161,7 +177,7 @@ def discard(  # noqa: PLR0913 - its parameters are its options
     key: Key = None,
     route: RouteName = None,
     since: Since = None,
-    limit: Limit = 1000,
+    limit: UpTo = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -170,8 +186,10 @@ def discard(  # noqa: PLR0913 - its parameters are its options
     wanted = selected(ids, type_name=type_name, key=key, route=route, since=since)
     change = Change(
         action="discard",
-        question="Delete {count} dead messages for good?",
-        told="{count} dead messages are deleted",
+        what=_DEAD,
+        question="Delete {what} for good?",
+        told="deleted",
+        limit=limit,
         dry_run=dry_run,
         yes=yes,
         as_json=as_json,
@@ -181,7 +199,7 @@ def discard(  # noqa: PLR0913 - its parameters are its options
         async with opened(context) as postroom:
             pile = await pile_of(postroom, group, wanted)
             await _all_named(pile, wanted)
-            await change.make(partial(pile.discard, wanted, limit=limit))
+            await change.make(partial(pile.discard, wanted))
 
     run(work())
 
@@ -190,8 +208,9 @@ async def _all_named(pile: Pile, wanted: Selection) -> Sequence[dict[str, Any]]:
     """Refuse the whole command where an id was named that is not there."""
     if not wanted.ids:
         return ()
-    found = await pile.find(wanted, limit=len(wanted.ids))
-    missing = sorted(set(wanted.ids) - {each["id"] for each in found})
+    found = await pile.find(wanted, limit=ALL)
+    there = {str(each[name]) for each in found for name in ("id", "position") if name in each}
+    missing = sorted(set(wanted.ids) - there)
     if missing:
         raise CommandFailed(
             Exit.NOT_FOUND,

@@ -6,9 +6,10 @@ from typing import Any
 
 import typer
 
-from postroom.cli.change import Change
+from postroom.cli.change import ALL, Change
+from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.screen import document, local, say, show, table
-from postroom.cli.selection import Ids, Key, Limit, RouteName, Selection, Type, selected
+from postroom.cli.selection import Ids, Key, Limit, RouteName, Selection, Type, UpTo, selected
 from postroom.cli.start import DryRun, Json, Yes, examples, opened, run
 from postroom.desk import Desk
 from postroom.message import Entry, State
@@ -20,7 +21,6 @@ app = typer.Typer(
 )
 
 _PAGE = 500
-_ALL = 1_000_000_000
 
 
 @app.command(
@@ -70,7 +70,7 @@ def release(
     type_name: Type = None,
     key: Key = None,
     route: RouteName = None,
-    limit: Limit = 1000,
+    limit: UpTo = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -82,8 +82,10 @@ def release(
     wanted = selected(ids, type_name=type_name, key=key, route=route)
     change = Change(
         action="release",
-        question="Let {count} keys go on past their dead head?",
-        told="{count} dead heads no longer keep their key back",
+        what=("key", "keys"),
+        question="Let {what} go on past the dead head?",
+        told="let go past the dead head",
+        limit=limit,
         dry_run=dry_run,
         yes=yes,
         as_json=as_json,
@@ -91,10 +93,24 @@ def release(
 
     async def work() -> None:
         async with opened(context) as postroom:
-            query = wanted.query(State.DEAD)
-            await change.make(partial(postroom.desk.release, query, limit=limit))
+            await _all_blocking(postroom.desk, wanted)
+            await change.make(partial(postroom.desk.release, wanted.query(State.DEAD)))
 
     run(work())
+
+
+async def _all_blocking(desk: Desk, wanted: Selection) -> None:
+    """Refuse the whole command where an id was named that is no dead head of a key."""
+    if not wanted.ids:
+        return
+    found = await desk.find(wanted.query(State.DEAD), limit=ALL)
+    heads = {entry.message.id for entry in found if entry.blocks and entry.message.key is not None}
+    if missing := sorted(set(wanted.ids) - heads):
+        raise CommandFailed(
+            Exit.NOT_FOUND,
+            f"no dead head of a key: {', '.join(missing)}",
+            cure="`postroom held list` shows what is there",
+        )
 
 
 async def _heads(desk: Desk, wanted: Selection, limit: int) -> AsyncIterator[Entry]:
@@ -120,7 +136,7 @@ async def _blocked(desk: Desk, head: Entry) -> dict[str, Any]:
         "route": head.route,
         "key": head.message.key,
         # What a discard would delete is an exact count that reads no payload.
-        "held": await desk.discard(behind, limit=_ALL, dry_run=True),
+        "held": await desk.discard(behind, limit=ALL, dry_run=True),
         "head": head.message.id,
         "type": head.message.type,
         "state": head.state.value,

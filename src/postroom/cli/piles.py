@@ -6,13 +6,12 @@ from typing import Any, Protocol
 
 from postroom.app import Postroom
 from postroom.broker import DeadLetter, Keeper
+from postroom.cli.change import ALL
 from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.screen import entry_document, message_document
 from postroom.cli.selection import Selection
 from postroom.message import State
 from postroom.settings import suggestion
-
-_ALL = 1_000_000
 
 
 class Pile(Protocol):
@@ -25,6 +24,10 @@ class Pile(Protocol):
 
     async def find(self, selection: Selection, *, limit: int) -> Sequence[dict[str, Any]]:
         """Return what matches, the oldest first, as JSON holds it."""
+        ...
+
+    async def count(self, selection: Selection) -> int:
+        """Return how many match."""
         ...
 
     async def replay(self, selection: Selection, *, limit: int, dry_run: bool) -> int:
@@ -47,6 +50,10 @@ class OutboxDead:
         """Return the rows."""
         found = await self.postroom.desk.find(selection.query(State.DEAD), limit=limit)
         return [entry_document(entry) for entry in found]
+
+    async def count(self, selection: Selection) -> int:
+        """Count the rows, without reading payloads: as many as a discard would delete."""
+        return await self.discard(selection, limit=ALL, dry_run=True)
 
     async def replay(self, selection: Selection, *, limit: int, dry_run: bool) -> int:
         """Make the rows ready again."""
@@ -75,6 +82,10 @@ class GroupDead:
         """Return the dead letters."""
         return [_document(letter) for letter in await self._matching(selection, limit)]
 
+    async def count(self, selection: Selection) -> int:
+        """Count the dead letters."""
+        return len(await self._matching(selection, ALL))
+
     async def replay(self, selection: Selection, *, limit: int, dry_run: bool) -> int:
         """Put the dead letters at the end of the group's queue."""
         positions = [letter.position for letter in await self._matching(selection, limit)]
@@ -90,7 +101,7 @@ class GroupDead:
         return await self.broker.discard_dead(self.group, positions, limit=limit)
 
     async def _matching(self, selection: Selection, limit: int) -> list[DeadLetter]:
-        letters = await self.broker.dead_letters(self.group, limit=_ALL)
+        letters = await self.broker.dead_letters(self.group, limit=ALL)
         return [letter for letter in letters if _matches(letter, selection)][:limit]
 
 
@@ -107,7 +118,7 @@ async def pile_of(postroom: Postroom, group: str | None, selection: Selection) -
             f"{broker.name} keeps dead letters itself",
             cure="use the broker's own tools",
         )
-    groups = sorted({queue.group for queue in await broker.queues()})
+    groups = sorted({queue.group for queue in await broker.queues() if queue.group})
     if group not in groups:
         raise CommandFailed(
             Exit.NOT_FOUND,
@@ -120,7 +131,7 @@ async def pile_of(postroom: Postroom, group: str | None, selection: Selection) -
 def _matches(letter: DeadLetter, selection: Selection) -> bool:
     message = letter.message
     return (
-        (not selection.ids or message.id in selection.ids)
+        (not selection.ids or not {message.id, str(letter.position)}.isdisjoint(selection.ids))
         and selection.type in {None, message.type}
         and selection.key in {None, message.key}
         and (selection.since is None or letter.died_at >= selection.since)

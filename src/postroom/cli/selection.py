@@ -12,7 +12,10 @@ from postroom.message import State
 from postroom.settings import duration
 from postroom.store import Query
 
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids of messages; all that match if none.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(help="Ids of messages (with --from also positions); all that match if none."),
+]
 Type = Annotated[str | None, typer.Option("--type", help="Only messages of this type.")]
 Key = Annotated[str | None, typer.Option("--key", help="Only messages of this key.")]
 RouteName = Annotated[str | None, typer.Option("--route", help="Only messages of this route.")]
@@ -21,6 +24,10 @@ Since = Annotated[
     typer.Option("--since", help="Only messages put since: 2h ago, or 2026-01-31T12:00Z."),
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
+UpTo = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, help="At most so many, the oldest first; all if left out."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
