@@ -376,3 +376,21 @@ def _use_and_tidy_up(connection: Any, cursor: Any) -> None:
         cursor.execute("select 1")
     finally:
         connection.rollback()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_sqlalchemy_that_goes_on_after_a_lost_connection(one_place: Ground, driver: str) -> None:
+    """It says that the transaction must be rolled back, and no more of the reason."""
+    engine = one_place.engine(driver)
+    with engine.connect() as connection:
+        transaction = connection.begin()
+        pid = connection.exec_driver_sql("select pg_backend_pid()").scalar()
+        one_place.query("select pg_terminate_backend(%s, 5000)", pid)
+        with suppress(sa.exc.DBAPIError):
+            connection.exec_driver_sql("select 1")
+        with pytest.raises(sa.exc.PendingRollbackError) as caught:
+            connection.exec_driver_sql("select 1")
+        transaction.rollback()
+    engine.dispose()
+
+    assert outage(caught.value) == "the connection to the database was lost"

@@ -115,7 +115,7 @@ def _sqlalchemy(error: Any) -> str | None:
         if error.connection_invalidated:
             return _LOST
         return _reason(original)
-    if getattr(error, "connection_invalidated", False) or error.code == _RECONNECT:
+    if getattr(error, "code", None) == _RECONNECT:
         return _LOST
     return _NO_CONNECTION if _is(error, "TimeoutError") else None
 
