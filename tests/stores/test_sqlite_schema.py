@@ -132,7 +132,8 @@ async def test_tables_of_a_newer_version_are_left_alone(sqlite_store: SqliteStor
     try:
         with pytest.raises(SchemaMismatch, match="upgrade Postroom"):
             await other.stats()
-        assert await other.migrate() == []
+        with pytest.raises(SchemaMismatch, match="upgrade Postroom"):
+            await other.migrate()
     finally:
         await other.close()
 

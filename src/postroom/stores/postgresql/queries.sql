@@ -276,14 +276,16 @@ blocker.blocks and blocker.key is not null;
 hashtextextended(blocker.key, 0);
 
 -- name: followed
--- The rows that were ours, and the keys of them that somebody stands behind.
+-- The rows that were ours, and the keys of them that somebody stands behind. Not EXISTS, which may
+-- become a join: again the planner would take the blocking rows for a single one.
 select settled.seq, null as key from settled
 union all
 select null, gone.key from (select distinct key from settled where key is not null) as gone
-where exists (
-    select from postroom_outbox as blocker
+where (
+    select true from postroom_outbox as blocker
     where {blocking} and {hash-of-blocker} = hashtextextended(gone.key, 0)
         and blocker.route = :route and blocker.key = gone.key
+    limit 1
 );
 
 -- name: hold
@@ -382,7 +384,7 @@ select parked.key, parked.lane, parked.seq
 from unnest(cast(:numbers as smallint[])) as ours (number)
 cross join lateral (
     select entry.key, entry.lane, entry.seq from postroom_outbox as entry
-    where entry.state = 'dead' and entry.blocks and entry.expires_at is not null
+    where entry.settled_at is not null and entry.blocks and entry.expires_at is not null
         and entry.route = :route and entry.lane = ours.number
         and entry.expires_at <= (select {now})
     limit :limit

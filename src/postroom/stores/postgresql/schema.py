@@ -30,6 +30,10 @@ async def check_version(
             f"the tables in {place} have version {found}, this Postroom needs {wanted}: "
             "run `postroom init`"
         )
+    _check_not_newer(found, wanted, place)
+
+
+def _check_not_newer(found: int, wanted: int, place: object) -> None:
     if found > wanted:
         raise SchemaMismatch(
             f"the tables in {place} have version {found}, newer than this Postroom, which knows "
@@ -37,12 +41,18 @@ async def check_version(
         )
 
 
-async def migrate(work: Work, names: Names, migrations: Sequence[Migration]) -> list[str]:
-    """Apply what is missing, all in one transaction; return the names."""
+async def migrate(
+    work: Work, names: Names, migrations: Sequence[Migration], place: str
+) -> list[str]:
+    """Apply what is missing, all in one transaction; return the names.
+
+    Raises SchemaMismatch, and changes nothing, where the tables are newer than these.
+    """
     await work.value("migration-lock", number=_LOCK)
     if names.schema is not None and not await work.value("schema-exists", name=names.schema):
         await work.script(created(names.schema))
     found = await version_of(work, names)
+    _check_not_newer(found, migrations[-1].version, place)
     applied = []
     for migration in migrations:
         if migration.version > found:

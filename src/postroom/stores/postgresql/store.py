@@ -93,7 +93,9 @@ class PostgresqlStore:
         Makes the schema if there is none. Safe when several processes start at once.
         """
         return await self._database.write(
-            lambda work: migrate(work, self._names, self._migrations), slow=True, checked=False
+            lambda work: migrate(work, self._names, self._migrations, self._database.place),
+            slow=True,
+            checked=False,
         )
 
     def schema(self) -> str:

@@ -30,6 +30,10 @@ def check_version(work: Work, migrations: Sequence[Migration], place: object) ->
             f"the tables in {place} have version {found}, this Postroom needs {wanted}: "
             "run `postroom init`"
         )
+    _check_not_newer(found, wanted, place)
+
+
+def _check_not_newer(found: int, wanted: int, place: object) -> None:
     if found > wanted:
         raise SchemaMismatch(
             f"the tables in {place} have version {found}, newer than this Postroom, which knows "
@@ -37,8 +41,14 @@ def check_version(work: Work, migrations: Sequence[Migration], place: object) ->
         )
 
 
-def migrate(work: Work, migrations: Sequence[Migration], busy: timedelta) -> list[str]:
-    """Apply what is missing, each migration in one transaction; return the names."""
+def migrate(
+    work: Work, migrations: Sequence[Migration], busy: timedelta, place: object
+) -> list[str]:
+    """Apply what is missing, each migration in one transaction; return the names.
+
+    Raises SchemaMismatch, and changes nothing, where the tables are newer than these.
+    """
+    _check_not_newer(version_of(work), migrations[-1].version, place)
     _use_wal(work, time.monotonic() + busy.total_seconds())
     applied = []
     for migration in migrations:

@@ -88,7 +88,7 @@ class SqliteStore:
         """Create the file or bring its tables up to date; return the migrations applied now."""
         await asyncio.to_thread(self._file.create)
         return await self._file.run(
-            lambda work: migrate(work, self._migrations, self._busy), checked=False
+            lambda work: migrate(work, self._migrations, self._busy, self.path), checked=False
         )
 
     def schema(self) -> str:

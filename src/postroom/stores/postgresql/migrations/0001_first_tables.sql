@@ -56,8 +56,9 @@ create index postroom_outbox_due on postroom_outbox (route, lane, due_at)
     where due_at is not null;
 create index postroom_outbox_blockers on postroom_outbox (hashtextextended(key, 0), (seq + 0))
     where blocks and key is not null;
+-- Of the rows that block only a dead one has been settled.
 create index postroom_outbox_parked on postroom_outbox (route, lane, expires_at)
-    where state = 'dead' and blocks and expires_at is not null;
+    where settled_at is not null and blocks and expires_at is not null;
 create index postroom_outbox_dead on postroom_outbox (seq) where state = 'dead';
 create index postroom_outbox_sent on postroom_outbox (settled_at) where state = 'sent';
 
