@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from postroom._clock import check_span
 from postroom.retry import Backoff
 
 
@@ -39,6 +40,9 @@ class RelayOptions:
 
     def __post_init__(self) -> None:
         """Refuse times under which a healthy relay would lose its lanes or publish past them."""
+        check_span("lease", self.lease, least=timedelta(milliseconds=100))
+        for name in ("share", "poll", "sweep"):
+            check_span(name, getattr(self, name))
         if not timedelta(0) < self.renewal * 2 < self.lease:
             raise ValueError("renewal must be positive and less than half of the lease")
         if not timedelta(0) < self.publish_timeout <= self.lease - self.renewal:
