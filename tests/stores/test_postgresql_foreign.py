@@ -2,6 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from postroom.errors import SchemaMismatch
 from postroom.message import Message
 from postroom.store import Query
 from tests.stores.postgresql import Ground, lease
@@ -21,3 +24,11 @@ async def test_a_time_in_nanoseconds_stops_nobody(ground: Ground) -> None:
     assert swept.next_due == datetime.max.replace(tzinfo=UTC)
     await store.stats()
     assert len(await store.find(Query(), limit=9)) == 1
+
+
+async def test_tables_of_a_newer_version_are_left_alone(ground: Ground) -> None:
+    store = await ground.store()
+    await ground.sql("insert into postroom_schema values (99, 'future', 0)")
+
+    with pytest.raises(SchemaMismatch, match="upgrade Postroom"):
+        await store.migrate()

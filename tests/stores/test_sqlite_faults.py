@@ -255,7 +255,7 @@ def test_a_file_that_cannot_be_logged_ahead_is_refused(tmp_path: Path) -> None:
         work = store._work(connection)
 
         with pytest.raises(StoreUnavailable, match="local disk"):
-            migrate(work, store._migrations, SECOND)
+            migrate(work, store._migrations, SECOND, store.path)
 
 
 async def test_a_read_only_file_is_an_outage_that_ends(opened: Make) -> None:
