@@ -1,6 +1,7 @@
 """The same shop on PostgreSQL, and what can only happen to a server."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from postroom.lab.plants import PLANTS
 from postroom.lab.report import FIGURES
 from postroom.lab.runner import Plan
 from postroom.lab.scenarios import SCENARIOS, brokers
-from postroom.lab.servers.postgresql import installed
+from postroom.lab.servers.postgresql import PID_FILE, installed
 from tests.crash.running import LONGEST, Run, command, lives, processes, run_lab, wait_until
 from tests.servers import Server, needed, postgresql_servers
 
@@ -122,15 +123,16 @@ def test_no_server_is_left_when_the_lab_is_ended(
     server: Server, number: signal.Signals, tmp_path: Path
 ) -> None:
     lab = start_storm(server.url, tmp_path)
-    homes = list(tmp_path.glob("postroom-postgresql-*"))
-    pids = [int((home / "data/postmaster.pid").read_text().split()[0]) for home in homes]
+    (will,) = tmp_path.glob("*/will.json")
+    homes = [Path(home) for home in json.loads(will.read_text())["servers"]]
+    pids = [int((home / PID_FILE).read_text().split()[0]) for home in homes]
 
     lab.send_signal(number)
     lab.wait(60)
 
     assert len(pids) == 2
     wait_until(lambda: not any(lives(pid) for pid in pids))
-    wait_until(lambda: not list(tmp_path.iterdir()))
+    wait_until(lambda: not any(folder.exists() for folder in (*homes, will.parent)))
 
 
 def start_storm(store: str, folder: Path) -> subprocess.Popen[bytes]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from postroom.lab.places import Places
-from postroom.lab.servers.postgresql import PID_FILE, PostgresqlServer, any_server
+from postroom.lab.servers.postgresql import PID_FILE, PostgresqlServer, any_server, new_home
 from postroom.lab.will import Will
 
 SQLITE = "sqlite"
@@ -152,7 +151,7 @@ async def ground(store: str, will: Will, *, keep: bool = False) -> AsyncIterator
 @asynccontextmanager
 async def started(will: Will) -> AsyncIterator[PostgresqlServer]:
     """Give a server that runs; it is removed at the end."""
-    home = Path(tempfile.mkdtemp(prefix="postroom-postgresql-"))
+    home = new_home("postgresql")
     will.add_server(home, PID_FILE)
     server = any_server(home=home)
     try:

@@ -1,11 +1,9 @@
 """What goes wrong at a PostgreSQL server: gone, crashed, cut off, read-only, pooled."""
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 from postroom.lab import books, power, shop
 from postroom.lab.ground import to_its_end
@@ -14,6 +12,7 @@ from postroom.lab.plants import BY_POSITION
 from postroom.lab.processes import Actor
 from postroom.lab.scenario import Scenario
 from postroom.lab.servers import pgbouncer
+from postroom.lab.servers.postgresql import new_home
 from postroom.lab.servers.proxy import Proxy
 from postroom.lab.stage import Stage
 
@@ -149,7 +148,7 @@ async def late_commit(stage: Stage) -> None:
 
 async def pooled(stage: Stage) -> None:
     """Everybody works through pgbouncer in transaction mode; a relay and a consumer die."""
-    home = Path(tempfile.mkdtemp(prefix="postroom-pgbouncer-"))
+    home = new_home("pgbouncer")
     stage.site.will.add_server(home, pgbouncer.PID_FILE)
     pooler = pgbouncer.Pgbouncer(power.server(stage).port, home)
     try:

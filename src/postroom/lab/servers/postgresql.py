@@ -74,7 +74,7 @@ class PostgresqlServer:
         Raises RuntimeError with the server's own words if it does not come up.
         """
         if self._home is None:
-            self._home = Path(tempfile.mkdtemp(prefix="postroom-postgresql-"))
+            self._home = new_home("postgresql")
         if not self._made:
             own(self._home)
             self._binaries = _reachable(self._binaries, self._home)
@@ -195,6 +195,13 @@ def any_server(
     return PostgresqlServer(folders[-1], settings=settings, home=home)
 
 
+def new_home(what: str) -> Path:
+    """Return an empty temporary folder in which an unprivileged user can run a server."""
+    folders = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108
+    found = next((folder for folder in folders if _passable(folder)), None)
+    return Path(tempfile.mkdtemp(prefix=f"postroom-{what}-", dir=found))
+
+
 def free_port() -> int:
     """Return a port of loopback that nobody uses now."""
     with socket.socket() as probe:
@@ -218,11 +225,17 @@ def own(path: Path) -> None:
 
 def _reachable(binaries: Path, home: Path) -> Path:
     """Return the programs where an unprivileged user finds them, copied there if need be."""
-    folders = [binaries, *binaries.parents]
-    if os.geteuid() != 0 or all(folder.stat().st_mode & stat.S_IXOTH for folder in folders):
+    if _passable(binaries):
         return binaries
     copied = shutil.copytree(binaries.parent, home / "programs", symlinks=True)
     return copied / binaries.name
+
+
+def _passable(folder: Path) -> bool:
+    """Say whether the user as whom servers are started finds what is in there."""
+    if os.geteuid() != 0:
+        return True
+    return all(one.stat().st_mode & stat.S_IXOTH for one in (folder, *folder.parents))
 
 
 def _children(pid: int) -> list[int]:
