@@ -82,16 +82,23 @@ class Ground:
     stores: list[PostgresqlStore] = field(default_factory=list)
 
     async def store(
-        self, *plants: Plant, impatient: bool = False, timed: bool = True
+        self,
+        *plants: Plant,
+        impatient: bool = False,
+        timed: bool = True,
+        url: str | None = None,
     ) -> PostgresqlStore:
         """Return an open store, as a process of its own has it; with mistakes planted in it.
 
         It looks for a higher mark at every read after the clock moved on. `timed` stores take
         their time from the clock of the test, the others from the database.
         """
-        patience = Patience(statement=SECOND if impatient else 20 * SECOND)
+        patience = Patience(
+            connect=SECOND if impatient else 20 * SECOND,
+            statement=SECOND if impatient else 20 * SECOND,
+        )
         store = PostgresqlStore(
-            self.url,
+            url or self.url,
             schema=self.schema,
             clock=self.clock if timed else None,
             patience=patience,

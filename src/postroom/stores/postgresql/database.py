@@ -12,7 +12,7 @@ import asyncpg
 
 from postroom._redact import redacted
 from postroom.errors import SchemaMismatch, StoreError
-from postroom.stores.postgresql.errors import CLIENT_ERRORS, again, lost, missing, translate
+from postroom.stores.postgresql.errors import CLIENT_ERRORS, again, lost, schema_at_fault, translate
 from postroom.stores.postgresql.work import Work
 
 T = TypeVar("T")
@@ -70,15 +70,19 @@ class Database:
         if self._pool is not None:
             return
         self._checked = False
+        pool = asyncpg.create_pool(
+            min_size=0,
+            max_size=self._size,
+            init=self._connected,
+            reset=_leave_as_it_is,
+            **self._arguments(),
+        )
         try:
-            self._pool = await asyncpg.create_pool(
-                min_size=1,
-                max_size=self._size,
-                init=self._connected,
-                reset=_leave_as_it_is,
-                **self._arguments(),
-            )
+            await pool
+            async with pool.acquire(timeout=self._patience.connect.total_seconds()):
+                self._pool = pool
         except CLIENT_ERRORS as error:
+            pool.terminate()
             raise translate(error, self.place) from error
 
     async def close(self) -> None:
@@ -189,7 +193,7 @@ class Database:
         connection.add_termination_listener(lambda _connection: self.on_lost())
 
     async def _explained(self, error: BaseException) -> StoreError:
-        if missing(error):
+        if schema_at_fault(error):
             self._checked = False
             try:
                 await self._run("begin-read", self.check, slow=False)

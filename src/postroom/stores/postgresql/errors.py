@@ -2,6 +2,7 @@
 
 import asyncpg
 
+from postroom.connections.sqlstates import missing, sqlstate
 from postroom.errors import StoreError, StoreUnavailable
 
 CLIENT_ERRORS = (
@@ -16,7 +17,6 @@ CLIENT_ERRORS = (
 """Whatever asyncpg raises."""
 
 _AGAIN = {"40001", "40P01"}
-_NO_SUCH_THING = {"3F000", "42P01", "42703", "42883"}
 _READ_ONLY = "25006"
 _CURES = {
     _READ_ONLY: "it is read-only: a standby, or a primary that was demoted",
@@ -38,33 +38,27 @@ _CURES = {
 _UNAVAILABLE = ("08", "53", "57P", "58")
 
 
-def state_of(error: BaseException) -> str:
-    """Return the SQLSTATE, empty where the error is the client's or the network's."""
-    state = getattr(error, "sqlstate", None)
-    return state if isinstance(state, str) else ""
-
-
 def again(error: BaseException) -> bool:
     """Whether the same transaction may well succeed if it is run again at once."""
-    return state_of(error) in _AGAIN
+    return sqlstate(error) in _AGAIN
 
 
 def lost(error: BaseException) -> bool:
     """Whether connections to this server should be given up: it has gone, or was demoted."""
-    state = state_of(error)
+    state = sqlstate(error) or ""
     if not state:
         return True
     return state == _READ_ONLY or state.startswith(("08", "57P", "25P0"))
 
 
-def missing(error: BaseException) -> bool:
+def schema_at_fault(error: BaseException) -> bool:
     """Whether something of our tables is not there."""
-    return state_of(error) in _NO_SUCH_THING
+    return missing(sqlstate(error))
 
 
 def translate(error: BaseException, place: str) -> StoreError:
     """Return the store's error that says what to do; the caller raises it from the cause."""
-    state = state_of(error)
+    state = sqlstate(error) or ""
     if state in _CURES:
         return StoreUnavailable(f"{place}: {_CURES[state]} ({state}: {error})")
     if state.startswith(_UNAVAILABLE):
