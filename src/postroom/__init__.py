@@ -1,5 +1,7 @@
 """Postroom: a transactional outbox and inbox. What you commit gets sent, once in effect."""
 
+from importlib.metadata import version as _version
+
 from postroom.app import Postroom
 from postroom.consumer import AsyncContext, Consumer, Context
 from postroom.desk import Desk
@@ -13,6 +15,8 @@ from postroom.retry import Backoff, RetryPolicy
 from postroom.route import Route, Routes
 from postroom.settings import Settings
 from postroom.store import Query
+
+__version__ = _version("postroom")
 
 __all__ = [
     "AsyncContext",

@@ -130,10 +130,19 @@ def _positive(value: object) -> timedelta:
     raise ValueError
 
 
+def size(text: str) -> int:
+    """Read a number of bytes such as `1048576`, `100KiB` or `8MiB`.
+
+    Raises ValueError for anything else.
+    """
+    match = re.fullmatch(r"(\d+) ?(kB|MB|KiB|MiB)?", text, re.ASCII)
+    if match is None or not int(match[1]):
+        raise ValueError(f"{text!r} is not a number of bytes such as 1048576, 100KiB or 8MiB")
+    return int(match[1]) * _SIZES.get(match[2], 1)
+
+
 def _bytes(value: object) -> int:
-    if isinstance(value, str) and (match := re.fullmatch(r"(\d+) ?(kB|MB|KiB|MiB)?", value)):
-        return _count(int(match[1]) * _SIZES.get(match[2], 1))
-    return _count(value)
+    return size(value) if isinstance(value, str) else _count(value)
 
 
 _SIZES = {"kB": 1000, "MB": 1000**2, "KiB": 1024, "MiB": 1024**2}
@@ -224,22 +233,29 @@ class Reader:
         )
 
     def _value(self, kind: Kind, raw: object, path: str) -> object:
-        origin, value = f"{self.file}: {path}", raw
+        origin, value = self.origin(path), raw
         if path in self.variables:
-            origin, text = self.variables[path]
+            text = self.variables[path][1]
             value = _from_text(text) if kind.toml else text
         try:
             return kind.read(value)
         except TooLong as error:
             raise SettingsError(f"{origin}: {error}") from None
         except ValueError:
-            got = (
-                f"a value of type {type(value).__name__}" if kind.secret else redacted(repr(value))
-            )
+            if isinstance(value, str) and not value.strip():
+                got = "an empty text"
+            elif kind.secret:
+                got = f"a value of type {type(value).__name__}"
+            else:
+                got = redacted(repr(value))
             key = path.rpartition(".")[2]
             raise SettingsError(
                 f"{origin}: expected {kind.wanted}, not {got}; for example {key} = {kind.example}"
             ) from None
+
+    def origin(self, path: str) -> str:
+        """Return where the value of this key is from."""
+        return self.variables[path][0] if path in self.variables else f"{self.file}: {path}"
 
     def _origin(self, path: str) -> str:
         names = [name for key, (name, _) in self.variables.items() if _within(key, path)]

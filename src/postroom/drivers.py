@@ -1,16 +1,18 @@
 """Drivers: from an address to a store or a broker; a driver is imported only when it is named."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote
 
-from postroom._document import duration, suggestion
+from postroom._document import duration, size, suggestion
 from postroom._redact import redacted
 from postroom.broker import Broker
 from postroom.errors import SettingsError
+from postroom.settings import Settings
 from postroom.store import Store
 
 MEMORY = "memory"
@@ -58,7 +60,7 @@ _BROKERS = {
         options={
             "busy_timeout": duration,
             "lease": duration,
-            "max_message_bytes": int,
+            "max_message_bytes": size,
             "retention": duration,
             "unclaimed_retention": duration,
         },
@@ -91,6 +93,27 @@ def open_broker(url: str, **options: object) -> Broker:
     The addresses are those of `open_store`; the entry points are in `postroom.brokers`.
     """
     return cast("Broker", _make("broker", _BROKERS, url, options))
+
+
+def store_of(settings: Settings) -> Store:
+    """Return the store that the settings name; an error says where they were read."""
+    with _origin(settings, "store"):
+        return open_store(settings.store)
+
+
+def broker_of(settings: Settings) -> Broker:
+    """Return the broker that the settings name; an error says where they were read."""
+    with _origin(settings, "broker"):
+        return open_broker(settings.broker)
+
+
+@contextmanager
+def _origin(settings: Settings, what: str) -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as error:
+        origin = settings.origins.get(what, what)
+        raise SettingsError(f"{origin}: {error.reason.removeprefix(f'{what}: ')}") from error
 
 
 def scheme_of(url: str) -> str:

@@ -82,6 +82,8 @@ class Settings:
     retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)
     log: LogOptions = field(default_factory=LogOptions)
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Where the addresses were read, for errors about them: `store` from `postroom.toml: store`."""
 
     def __post_init__(self) -> None:
         """Refuse combinations that could not work."""
@@ -103,8 +105,11 @@ class Settings:
         file = _file(path, environ)
         table = _table()
         reader = Reader(file=str(file or "settings"), variables=_variables(table, environ))
-        settings: Settings = reader.build(table, _document(file) if file else {})
-        return settings
+        document = _document(file) if file else {}
+        settings: Settings = reader.build(table, document)
+        given = {*document, *reader.variables}
+        origins = {key: reader.origin(key) for key in ("store", "broker") if key in given}
+        return replace(settings, origins=origins)
 
 
 # The tables of the file

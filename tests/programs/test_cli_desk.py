@@ -460,6 +460,20 @@ def test_prune_refuses_to_forget_what_can_be_replayed(shop: Shop) -> None:
     assert shop.cli("prune", "--inbox-older-than", "1d", "--force").code == 0
 
 
+def test_audit_lists_changes_the_newest_first(shop: Shop) -> None:
+    assert shop.cli("audit").out == "nobody changed anything\n"
+    shop.dead(2, key="a")
+    assert shop.cli("dead", "replay", "--limit", "1", "--yes").code == 0
+    assert shop.cli("dead", "discard", "--key", "a", "--yes").code == 0
+
+    records = shop.cli("audit", "--json").json["records"]
+
+    assert [(each["action"], each["count"]) for each in records] == [("discard", 1), ("replay", 1)]
+    assert records[0]["actor"].startswith("cli:")
+    assert '"key": "a"' in records[0]["detail"]
+    assert "discard" in shop.cli("audit").out.splitlines()[1]
+
+
 def test_changes_are_written_down_with_who_made_them(shop: Shop) -> None:
     shop.dead(1)
 

@@ -291,6 +291,8 @@ def test_a_relay_without_tables_ends_with_3(empty_shop: Shop) -> None:
     [
         ("shipping", "does not say which consumer of the module"),
         ("shipping:", "is not MODULE:APP"),
+        ("./shipping:shipping", "is not MODULE:APP, such as shop.shipping:consumer"),
+        ("shipping.py:shipping", "there is no module 'shipping.py' in"),
         (":shipping", "is not MODULE:APP"),
         ("shiping:shipping", "there is no module 'shiping' in"),
         ("shipping.more:shipping", "there is no module 'shipping.more' in"),

@@ -1,6 +1,8 @@
 """The command line as a whole: settings, errors, exit codes, help; `init` and `schema`."""
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import postroom
 from postroom.cli.main import app
 from tests.programs.shop import Shop
 
@@ -98,6 +101,80 @@ def test_the_help_lists_the_exit_codes(shop: Shop) -> None:
     assert [
         line.split()[0] for line in text.partition("Exit codes:")[2].splitlines() if line.split()
     ] == [*("0", "1", "2", "3", "4", "5", "70")]
+
+
+def test_init_says_what_was_done_before_the_broker_failed(empty_shop: Shop) -> None:
+    done = empty_shop.cli("init", POSTROOM_BROKER="sqlite:////no/such/directory/b.db")
+
+    assert done.code == 3
+    assert done.out.splitlines() == [
+        "postroom.toml: written",
+        "sqlite:///postroom.db: applied 0001_first_tables",
+    ]
+
+
+def test_init_refuses_tables_of_a_newer_version(shop: Shop) -> None:
+    connection = sqlite3.connect(shop.path / "shop.db")
+    with connection:
+        connection.execute("insert into postroom_schema values (99, 'future', 0)")
+    connection.close()
+
+    done = shop.cli("init")
+
+    assert done.code == 3
+    assert "upgrade Postroom" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "told"),
+    [
+        ("", {"POSTROOM_STORE": ""}, "POSTROOM_STORE: expected an address, not an empty text"),
+        ("", {"POSTROOM_BROKER": "sqlit:///b.db"}, "POSTROOM_BROKER: unknown scheme 'sqlit'"),
+        ('store = "sqlit:///a.db"', {}, "postroom.toml: store: unknown scheme 'sqlit'"),
+        (
+            'broker = "sqlite:///b.db?max_message_bytes=many"',
+            {},
+            "postroom.toml: broker: option 'max_message_bytes' in the address: 'many' is not a",
+        ),
+    ],
+)
+def test_an_error_of_an_address_says_where_it_was_read(
+    empty_shop: Shop, text: str, environ: dict[str, str], told: str
+) -> None:
+    (empty_shop.path / "postroom.toml").write_text(text)
+
+    done = empty_shop.cli("status", **environ)
+
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_sizes_in_addresses_are_read_like_sizes_in_the_file(shop: Shop) -> None:
+    address = "sqlite:///broker.db?max_message_bytes=100KiB"
+
+    assert shop.cli("status", POSTROOM_BROKER=address).code == 0
+
+
+def test_the_package_runs_and_knows_its_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "postroom", "--version"], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == f"postroom {postroom.__version__}\n"
+
+
+def test_ctrl_c_while_it_loads_prints_no_traceback(empty_shop: Shop) -> None:
+    loading = empty_shop.path / "typer.py"
+    loading.write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    done = subprocess.run(
+        [sys.executable, "-m", "postroom", "status"],
+        cwd=empty_shop.path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_the_version(shop: Shop) -> None:

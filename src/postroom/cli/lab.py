@@ -17,7 +17,7 @@ import typer
 from postroom._redact import redacted
 from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.lab_screen import Screen
-from postroom.cli.screen import show, table
+from postroom.cli.screen import document, err, out, say, table
 from postroom.cli.start import examples
 from postroom.lab import runner, timeline
 from postroom.lab.database import Unusable
@@ -28,6 +28,7 @@ from postroom.lab.runner import Plan
 from postroom.lab.servers.postgresql import ServerMissing
 
 _LONGEST = 24 * 3600
+_STDOUT = Path("-")
 EPILOG = examples(
     "postroom lab",
     "postroom lab --seconds 120 --json out.json --html out.html",
@@ -72,7 +73,10 @@ def lab_command(  # noqa: PLR0913 - each is an option of the command
         Path | None, typer.Option("--keep", metavar="DIR", help="Leave all files in this folder.")
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")
+        Path | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write the figures there; - is standard output."
+        ),
     ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Draw the timelines there.")
@@ -101,8 +105,10 @@ def lab_command(  # noqa: PLR0913 - each is an option of the command
     screen = Screen(plan)
     with _folder(keep) as root, screen:
         report = _run(plan, root, screen, keep=keep is not None)
-    screen.tell(report)
-    if json is not None:
+    screen.tell(report, err() if json == _STDOUT else out())
+    if json == _STDOUT:
+        document(report.to_dict())
+    elif json is not None:
         report.write(json)
     if html is not None:
         timeline.write(report, html)
@@ -154,7 +160,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
             raise CommandFailed(Exit.USAGE, f"{keep} is not an empty folder")
         keep.mkdir(parents=True, exist_ok=True)
         yield keep.absolute()
-        show(f"all files are in {keep.absolute()}")
+        say(f"all files are in {keep.absolute()}")
         return
     root = Path(tempfile.mkdtemp(prefix="postroom-lab-"))
     try:

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from postroom.cli.screen import err, out
+from postroom.cli.screen import err
 from postroom.lab.plants import PLANTS
 from postroom.lab.report import FIGURES, Report, Result
 from postroom.lab.runner import Plan, Skipped, Started
@@ -74,9 +74,8 @@ class Screen:
         self._failed += not news.passed
         self._console.print(_line(news), soft_wrap=True)
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: Report, console: Console) -> None:
         """Write the table, and what did not hold."""
-        console = out()
         console.print(_table(report))
         for result in report.scenarios:
             for what in result.failed:
@@ -87,7 +86,11 @@ class Screen:
             console.print(f"the schemas {report.kept}_* are left in the database")
         verdict = "passed" if report.passed else "FAILED"
         kills = sum(result.kills for result in report.scenarios)
-        text = f"{verdict}: {len(report.scenarios)} scenarios, {kills} kills, seed {report.seed}"
+        number = len(report.scenarios)
+        text = f"{verdict}: {number} scenario{'s'[: number != 1]}, {kills} kills"
+        if report.naive is not None and not report.scenarios:
+            text = f"the baseline alone, which proves nothing: {report.naive.kills} kills"
+        text += f", seed {report.seed}"
         if report.skipped:
             text += f"; skipped: {', '.join(report.skipped)}"
         console.print(Text(text, style="bold green" if report.passed else "bold red"))

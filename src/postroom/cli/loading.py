@@ -13,7 +13,8 @@ from postroom.settings import suggestion
 def consumer_at(path: str) -> Consumer:
     """Import the module, the working directory included, and return the consumer in it."""
     module_name, colon, names = path.partition(":")
-    if not module_name or (colon and not names):
+    named = all(part.isidentifier() for part in module_name.split("."))
+    if not named or (colon and not names):
         raise _refused(f"{path!r} is not MODULE:APP, such as shop.shipping:consumer")
     module = _imported(module_name)
     if not colon:

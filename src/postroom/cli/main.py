@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import dead, held, prune, running, setup, status
+from postroom.cli import audit, dead, held, prune, running, setup, status
 from postroom.cli.exits import MEANINGS
 from postroom.cli.group import Commands
 from postroom.cli.lab import EPILOG as LAB_EXAMPLES
@@ -40,7 +40,7 @@ for part in (setup.app, running.app, status.app):
     app.add_typer(part)
 app.add_typer(dead.app, name="dead")
 app.add_typer(held.app, name="held")
-for part in (prune.app, lab):
+for part in (prune.app, audit.app, lab):
     app.add_typer(part)
 
 

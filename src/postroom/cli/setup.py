@@ -1,5 +1,6 @@
 """`init` and `schema`: what must be there before the first message."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -10,7 +11,7 @@ from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.screen import document, show
 from postroom.cli.start import Json, common, examples, opened, run
 from postroom.cli.template import TEMPLATE
-from postroom.drivers import open_store
+from postroom.drivers import store_of
 from postroom.settings import FILE
 
 app = typer.Typer()
@@ -31,27 +32,23 @@ def init(context: typer.Context, *, as_json: Json = False) -> None:
     config = common(context).config or Path(FILE)
     written = _write_config(config)
 
+    # Said as it goes: where the broker fails, a person knows that the store is done.
+    tell = (lambda _: None) if as_json else show
+    tell(f"{config}: {'written' if written else 'was there, left as it is'}")
+
     async def work() -> dict[str, object]:
         async with opened(context) as postroom:
-            return await _prepare(postroom)
+            return await _prepare(postroom, tell)
 
-    done = {"config": {"path": str(config), "written": written}, **run(work())}
+    done = run(work())
     if as_json:
-        document(done)
-        return
-    show(f"{config}: {'written' if written else 'was there, left as it is'}")
-    applied = done["migrations"]
-    news = (
-        f"applied {', '.join(applied)}" if isinstance(applied, list) and applied else "up to date"
-    )
-    show(f"{done['store']}: {news}")
-    show(f"{done['broker']}: ready")
+        document({"config": {"path": str(config), "written": written}, **done})
 
 
 @app.command(epilog=examples("postroom schema > schema.sql", "postroom schema --json"))
 def schema(context: typer.Context, *, as_json: Json = False) -> None:
     """Print the SQL that `init` would run on an empty database; changes nothing."""
-    store = open_store(common(context).settings().store)
+    store = store_of(common(context).settings())
     if as_json:
         document({"store": store.name, "sql": store.schema()})
     else:
@@ -69,11 +66,11 @@ def _write_config(path: Path) -> bool:
     return True
 
 
-async def _prepare(postroom: Postroom) -> dict[str, object]:
+async def _prepare(postroom: Postroom, tell: Callable[[str], None]) -> dict[str, object]:
+    store, broker = redacted(postroom.settings.store), redacted(postroom.settings.broker)
     migrations = list(await postroom.store.migrate())
+    news = f"applied {', '.join(migrations)}" if migrations else "up to date"
+    tell(f"{store}: {news}")
     await postroom.broker.ping()
-    return {
-        "store": redacted(postroom.settings.store),
-        "migrations": migrations,
-        "broker": redacted(postroom.settings.broker),
-    }
+    tell(f"{broker}: ready")
+    return {"store": store, "migrations": migrations, "broker": broker}

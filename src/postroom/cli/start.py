@@ -19,7 +19,7 @@ import typer
 from postroom.app import Postroom
 from postroom.cli.exits import Exit
 from postroom.cli.screen import say
-from postroom.drivers import MEMORY, scheme_of
+from postroom.drivers import MEMORY, broker_of, scheme_of, store_of
 from postroom.events import Observer
 from postroom.observe.logs import LogObserver, handler
 from postroom.settings import Settings
@@ -67,7 +67,14 @@ async def opened(
     for what, url in (("store", settings.store), ("broker", settings.broker)):
         if scheme_of(url) == MEMORY:
             say(f"warning: the {what} is {MEMORY}:, which is empty at the start of every command")
-    async with Postroom(settings, observers=observers, actor=_actor()) as postroom:
+    made = Postroom(
+        settings,
+        store=store_of(settings),
+        broker=broker_of(settings),
+        observers=observers,
+        actor=_actor(),
+    )
+    async with made as postroom:
         yield postroom
 
 
