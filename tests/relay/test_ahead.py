@@ -61,12 +61,12 @@ async def test_a_refusal_stops_no_other_key_that_was_read_ahead(small: Stage) ->
     small.broker.refuse(first.id, times=1)
     relay = small.relay()
 
-    await rounds(relay, 2)
-    assert small.arrived() == ["b1", "c1"]
+    await rounds(relay, 4)
+    assert sorted(small.arrived()) == ["b1", "c1"]
     small.clock.advance(1)
-    await rounds(relay, 3)
+    await rounds(relay, 4)
 
-    assert small.arrived() == ["b1", "c1", "a1", "a2"]
+    assert small.arrived("a") == ["a1", "a2"]
 
 
 async def test_an_outage_stops_what_was_read_ahead(small: Stage) -> None:

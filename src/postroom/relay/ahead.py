@@ -1,7 +1,7 @@
 """The batch after this one, read while the broker has this one."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from postroom.errors import StoreError
@@ -12,25 +12,27 @@ from postroom.message import Entry
 class Ahead:
     """One read that runs beside a publish.
 
-    Ready rows of a lane change through its owner alone. So what was read stays true if every
-    message of the batch before it was sent, and the lanes are the same; whoever finds one that
-    was not must `drop` it, since the later messages of its key wait now.
+    Ready rows of a lane change through its owner alone. So what was read stays true while the
+    lanes are the same, except for the keys of which something before it was not sent: their
+    later messages have to wait now. Those are left out, and are read again.
     """
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self._reading: asyncio.Task[Sequence[Entry]] | None = None
         self._lanes: tuple[Lane, ...] = ()
+        self._stopped: set[str | None] = set()
 
     def begin(self, lanes: Sequence[Lane], reading: Coroutine[Any, Any, Sequence[Entry]]) -> None:
         """Begin to read these lanes."""
         self.drop()
         self._lanes = tuple(lanes)
+        self._stopped = set()
         self._reading = asyncio.ensure_future(reading)
         self._reading.add_done_callback(_look_at_failure)
 
     async def take(self, lanes: Sequence[Lane]) -> Sequence[Entry]:
-        """Return what was read of exactly these lanes; where there is nothing, read again."""
+        """Return what may be sent of exactly these lanes; where there is nothing, read again."""
         reading, self._reading = self._reading, None
         if reading is None:
             return ()
@@ -38,9 +40,17 @@ class Ahead:
             reading.cancel()
             return ()
         try:
-            return await reading
+            entries = await reading
         except StoreError:
             return ()  # the read that follows meets it too
+        if not self._stopped:
+            return entries
+        return [entry for entry in entries if entry.message.key not in self._stopped]
+
+    def leave_out(self, stopped: Iterable[Entry]) -> None:
+        """Leave out whatever has the key of one of these, which were not sent."""
+        self._stopped.update(entry.message.key for entry in stopped)
+        self._stopped.discard(None)
 
     def drop(self) -> None:
         """Forget what was read."""

@@ -206,7 +206,8 @@ class Dispatch:
         settled = [*todo.give_up, *self._judge(answers)]
         done = self._count(settled) + Step(held=held)
         if done.sent < len(entries):
-            self._ahead.drop()
+            sent = {one.entry.seq for one in settled if isinstance(one.outcome, Sent)}
+            self._ahead.leave_out(entry for entry in entries if entry.seq not in sent)
         if settled:
             await self._settle(tuple(lanes.values()), settled)
         for entry in sorted(todo.alone, key=lambda entry: self._suspects.turn(entry.seq)):
@@ -288,6 +289,7 @@ class Dispatch:
         return Settled(entry=entry, outcome=outcome)
 
     def _pause(self, error: BrokerError, *, at_once: bool) -> None:
+        self._ahead.drop()
         delay = self._outage.fail(at_once=at_once)
         self._observers.emit(events.Paused(route=self.route.name, error=error.reason, delay=delay))
 
