@@ -133,6 +133,7 @@ class QueueStatus:
     """What one group still has to do of one topic."""
 
     group: str
+    """Empty: messages of a topic that no group receives, kept for one that may come."""
     topic: str
     ready: int
     """Can be handed out, or comes right after an earlier message of its key."""
@@ -143,6 +144,8 @@ class QueueStatus:
     dead: int
     oldest_at: datetime | None
     """When the oldest message was published that is ready, out or delayed."""
+    consumers: int | None = None
+    """How many consumers of the group are alive; None where the broker does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +167,7 @@ class Keeper(Protocol):
     """What a broker that keeps its queues itself shows to people (optional)."""
 
     async def queues(self) -> Sequence[QueueStatus]:
-        """Return every group's state, by topic."""
+        """Return every group's state, by topic, after the topics that no group receives."""
         ...
 
     async def dead_letters(

@@ -165,12 +165,34 @@ async def test_people_see_every_queue(broker: Kept, clock: ManualClock) -> None:
         statuses = await broker.queues()
 
     idle = QueueStatus(
-        group="billing", topic="idle", ready=0, out=0, delayed=0, dead=0, oldest_at=None
+        group="billing",
+        topic="idle",
+        ready=0,
+        out=0,
+        delayed=0,
+        dead=0,
+        oldest_at=None,
+        consumers=1,
     )
-    orders = QueueStatus(
-        group="billing", topic="orders", ready=2, out=1, delayed=1, dead=1, oldest_at=published_at
+    orders = replace(
+        idle, topic="orders", ready=2, out=1, delayed=1, dead=1, oldest_at=published_at
     )
     assert list(statuses) == [idle, orders]
+    assert {one.consumers for one in await broker.queues()} == {0}
+
+
+async def test_people_see_what_no_group_receives(broker: Kept, clock: ManualClock) -> None:
+    published_at = clock.now()
+    await publish(broker, message("a"), message("b"))
+    clock.advance(5)
+    await publish(broker, message("c"))
+
+    (nobody,) = await broker.queues()
+    assert (nobody.group, nobody.topic, nobody.ready) == ("", "orders", 3)
+    assert (nobody.oldest_at, nobody.consumers) == (published_at, 0)
+
+    async with broker.subscribe(["orders"], group="billing", prefetch=1):
+        assert [one.group for one in await broker.queues()] == ["billing"]
 
 
 async def test_dead_letters_can_be_replayed_and_discarded(broker: Kept) -> None:
@@ -220,8 +242,9 @@ async def test_a_dropped_group_or_topic_keeps_nothing_and_blocks_nothing(broker:
         assert await broker.drop_group("billing", ["parcels"]) == 1
         assert await drain(box, 1) == ["o"]
 
-    assert [one.topic for one in await broker.queues()] == ["orders"]
+    queues = [(one.group, one.topic) for one in await broker.queues()]
+    assert queues == [("", "parcels"), ("billing", "orders")]
     await publish(broker, message("q"))
     assert await broker.drop_group("billing") == 1
     assert await broker.drop_group("billing") == 0
-    assert await broker.queues() == []
+    assert {one.group for one in await broker.queues()} == {""}

@@ -106,6 +106,15 @@ class Shop:
         self.broker(lambda broker: _rejected(broker, group, messages, reason))
         return [message.id for message in messages]
 
+    def subscribe(self, group: str, topic: str) -> None:
+        """Let a consumer group come, and go without having done anything."""
+
+        async def come(broker: EmbeddedBroker) -> None:
+            async with broker.subscribe([topic], group=group, prefetch=1):
+                pass
+
+        self.broker(come)
+
     def broker(self, work: Callable[[EmbeddedBroker], Coroutine[Any, Any, object]]) -> None:
         """Do something with the broker."""
 

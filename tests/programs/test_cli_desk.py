@@ -99,6 +99,33 @@ def test_status_finds_what_waits_too_long(shop: Shop) -> None:
     assert any("the oldest unsent message waits for" in each for each in done.json["problems"])
 
 
+def test_status_worries_about_what_nobody_consumes(shop: Shop) -> None:
+    shop.put(shop.order(1), shop.order(2))
+    assert shop.cli("relay", "--until-empty").code == 0
+
+    unclaimed = shop.cli("status", "--check", "--json")
+    shop.subscribe("shipping", "shop.order-placed")
+    fresh = shop.cli("status", "--check", "--json")
+    old = shop.cli("status", "--check", "--max-age", "0s", "--json")
+
+    assert unclaimed.code == 1
+    assert unclaimed.json["problems"] == ["topic shop.order-placed: 2 messages, nobody subscribes"]
+    assert unclaimed.json["broker"]["queues"][0]["group"] == ""
+    assert (fresh.code, fresh.json["problems"]) == (0, [])
+    assert fresh.json["broker"]["queues"][0]["consumers"] == 0
+    assert old.code == 1
+    (told,) = old.json["problems"]
+    assert told.startswith("group shipping: the oldest message of shop.order-placed waits for ")
+    assert told.endswith(" and no consumer is alive")
+    assert "(nobody)" not in shop.cli("status").out
+
+
+def test_status_says_where_blocked_keys_are_shown(shop: Shop) -> None:
+    parcels(shop, "a")
+
+    assert "1 blocked key (postroom held list)" in shop.cli("status", "--json").json["problems"]
+
+
 ONE_ROUTE = 'store = "sqlite:///shop.db"\nbroker = "sqlite:///broker.db"\n'
 """Settings from which the route of the parcels was removed."""
 STRANDED = "no relay serves route parcels: 1 unsent row (is it in the settings of the relays?)"

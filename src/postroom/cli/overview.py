@@ -17,6 +17,8 @@ from postroom.lane import LANES
 from postroom.message import State
 from postroom.store import Stats
 
+_UNSENT_AGE = timedelta(minutes=5)
+_QUEUED_AGE = timedelta(minutes=15)
 _UNSENT = (State.READY, State.WAITING, State.HELD)
 
 
@@ -34,9 +36,13 @@ class Overview:
     """None where the broker does not show its queues, or is away."""
     broker_error: str | None
 
-    def problems(self, max_age: timedelta) -> list[str]:
-        """Return what a person should look at, as sentences."""
-        return [*self._outbox_problems(max_age), *self._broker_problems()]
+    def problems(self, max_age: timedelta | None = None) -> list[str]:
+        """Return what a person should look at, as sentences.
+
+        Without an age, a queue is given longer than the outbox: consumers try again later.
+        """
+        unsent, queued = (max_age, max_age) if max_age is not None else (_UNSENT_AGE, _QUEUED_AGE)
+        return [*self._outbox_problems(unsent), *self._broker_problems(queued)]
 
     def _outbox_problems(self, max_age: timedelta) -> list[str]:
         found = []
@@ -46,6 +52,8 @@ class Overview:
             oldest = self.stats.oldest_unsent_at.get(route)
             if oldest and self.at - oldest > max_age:
                 found.append(f"route {route}: the oldest unsent message waits for {age(oldest)}")
+        if self.stats.blocked_keys and self.dead:
+            found.append(f"{_counted(self.stats.blocked_keys, 'blocked key')} (postroom held list)")
         alive = [relay for relay in self.stats.relays if relay.alive]
         unsent = sum(unserved(self.stats, ()).values())
         if unsent and not alive:
@@ -56,13 +64,29 @@ class Overview:
         found += [f"route {route}: paused, its broker cannot be reached" for route in paused]
         return found
 
-    def _broker_problems(self) -> list[str]:
+    def _broker_problems(self, max_age: timedelta) -> list[str]:
         if self.broker_error:
             return [f"broker: {self.broker_error}"]
-        return [
-            f"group {group}: {dead} dead letters (postroom dead list --from {group})"
+        found = [
+            f"group {group}: {_counted(dead, 'dead letter')} (postroom dead list --from {group})"
             for group, dead in sorted(self.dead_letters.items())
         ]
+        for queue in self.queues or ():
+            if not queue.group:
+                number = _counted(queue.ready, "message")
+                found.append(f"topic {queue.topic}: {number}, nobody subscribes")
+            elif queue.oldest_at and self.at - queue.oldest_at > max_age:
+                nobody = " and no consumer is alive" if queue.consumers == 0 else ""
+                found.append(
+                    f"group {queue.group}: the oldest message of {queue.topic} waits for "
+                    f"{age(queue.oldest_at, self.at)}{nobody}"
+                )
+        return found
+
+    @property
+    def dead(self) -> int:
+        """Dead messages of the outbox."""
+        return sum(counts.get(State.DEAD, 0) for counts in self.stats.counts.values())
 
     @property
     def unsent(self) -> int:
@@ -79,6 +103,10 @@ class Overview:
             if queue.dead:
                 found[queue.group] = found.get(queue.group, 0) + queue.dead
         return found
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def unserved(stats: Stats, served: Collection[str]) -> Mapping[str, int]:
@@ -132,7 +160,7 @@ def as_document(seen: Overview, problems: Sequence[str]) -> dict[str, Any]:
         "store": {"address": seen.store, "schema_version": stats.schema_version},
         "outbox": {
             "unsent": seen.unsent,
-            "dead": sum(counts.get(State.DEAD, 0) for counts in stats.counts.values()),
+            "dead": seen.dead,
             "blocked_keys": stats.blocked_keys,
             "routes": {route: _route(seen, route) for route in _routes(stats)},
         },
@@ -204,6 +232,7 @@ def _queue(queue: QueueStatus) -> dict[str, Any]:
         "delayed": queue.delayed,
         "dead": queue.dead,
         "oldest_at": queue.oldest_at,
+        "consumers": queue.consumers,
     }
 
 
@@ -236,5 +265,19 @@ def _relay_table(seen: Overview) -> RenderableType:
 
 
 def _queue_table(queues: Sequence[QueueStatus]) -> RenderableType:
-    rows = [(q.group, q.topic, q.ready, q.out, q.delayed, q.dead, age(q.oldest_at)) for q in queues]
-    return made_table(("group", "topic", "ready", "out", "delayed", "dead", "oldest"), rows)
+    rows = [
+        (
+            q.group or "(nobody)",
+            q.topic,
+            q.ready,
+            q.out,
+            q.delayed,
+            q.dead,
+            age(q.oldest_at),
+            "?" if q.consumers is None else q.consumers,
+        )
+        for q in queues
+    ]
+    return made_table(
+        ("group", "topic", "ready", "out", "delayed", "dead", "oldest", "consumers"), rows
+    )

@@ -34,8 +34,12 @@ def status(
         bool, typer.Option("--check", help="Exit with 1 if there is any problem.")
     ] = False,
     max_age: Annotated[
-        str, typer.Option("--max-age", help="An unsent message older than this is a problem.")
-    ] = "5m",
+        str | None,
+        typer.Option(
+            "--max-age",
+            help="A message that waits longer is a problem; else 5m in the outbox, 15m in a queue.",
+        ),
+    ] = None,
     watch: Annotated[
         float | None,
         typer.Option("--watch", min=0.1, help="Show it again every so many seconds."),
@@ -45,7 +49,7 @@ def status(
     """Show the outbox, the relays, the queues and what is wrong; needs no relay running."""
     if watch and (as_json or check):
         raise CommandFailed(Exit.USAGE, "--watch goes with neither --json nor --check")
-    limit = older_than(max_age, "--max-age")
+    limit = None if max_age is None else older_than(max_age, "--max-age")
 
     async def work() -> tuple[bool, bool]:
         async with opened(context) as postroom:
@@ -66,7 +70,7 @@ def status(
         raise typer.Exit(int(Exit.UNREACHABLE))
 
 
-async def _watch(postroom: Postroom, limit: timedelta, seconds: float) -> None:
+async def _watch(postroom: Postroom, limit: timedelta | None, seconds: float) -> None:
     """Show the state again and again, until SIGTERM or Ctrl-C."""
     stop = asyncio.Event()
     console = out()

@@ -1,7 +1,9 @@
 """The memory broker: what was published, and the groups that receive it."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
 
@@ -98,9 +100,17 @@ class MemoryBroker:
             subscription.give_back()
 
     async def queues(self) -> Sequence[QueueStatus]:
-        """Return every group's state, by topic."""
+        """Return every group's state, by topic, after the topics that no group receives."""
         groups = sorted(self._groups.items())
-        return [group.status(topic) for _, group in groups for topic in sorted(group.topics)]
+        alive = Counter(subscription.group.name for subscription in self._subscriptions)
+        return [
+            *self._unclaimed(),
+            *(
+                replace(group.status(topic), consumers=alive[name])
+                for name, group in groups
+                for topic in sorted(group.topics)
+            ),
+        ]
 
     async def dead_letters(
         self, group: str | None = None, *, limit: int = 100
@@ -136,6 +146,26 @@ class MemoryBroker:
             del self._groups[group]
         self._wake()
         return dropped
+
+    def _unclaimed(self) -> Sequence[QueueStatus]:
+        claimed = {topic for group in self._groups.values() for topic in group.topics}
+        found: dict[str, list[datetime]] = {}
+        for _, message, at in self._log:
+            if message.topic not in claimed:
+                found.setdefault(str(message.topic), []).append(at)
+        return [
+            QueueStatus(
+                group="",
+                topic=topic,
+                ready=len(times),
+                out=0,
+                delayed=0,
+                dead=0,
+                oldest_at=min(times),
+                consumers=0,
+            )
+            for topic, times in sorted(found.items())
+        ]
 
     def _publish(self, message: Message, stopped: set[str]) -> BrokerError | None:
         if message.key in stopped:

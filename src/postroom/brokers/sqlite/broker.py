@@ -163,8 +163,8 @@ class EmbeddedBroker:
         return self._subscribe(consumer, prefetch)
 
     async def queues(self) -> Sequence[QueueStatus]:
-        """Return every group's state, by topic."""
-        return await self._read(inspecting.queues)
+        """Return every group's state, by topic, after the topics that no group receives."""
+        return await self._read(partial(inspecting.queues, now=self._now()))
 
     async def dead_letters(
         self, group: str | None = None, *, limit: int = 100

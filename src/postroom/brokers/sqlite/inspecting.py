@@ -29,8 +29,15 @@ SELECT l.grp, :new, l.topic, l.key,
 """
 
 
-def queues(connection: Connection) -> Sequence[QueueStatus]:
-    """Count what every group has of every topic."""
+_UNCLAIMED = """
+SELECT topic, count(*), min(position) FROM message
+ WHERE topic NOT IN (SELECT topic FROM group_topic) AND only_grp IS NULL
+ GROUP BY topic
+"""
+
+
+def queues(connection: Connection, now: int) -> Sequence[QueueStatus]:
+    """Count what every group has of every topic, and what no group has."""
     counts: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     oldest: dict[tuple[str, str], int] = {}
     for group, topic in connection.execute("SELECT grp, topic FROM group_topic"):
@@ -41,6 +48,11 @@ def queues(connection: Connection) -> Sequence[QueueStatus]:
     dead = "SELECT grp, topic, count(*) FROM dead_letter GROUP BY grp, topic"
     for group, topic, number in connection.execute(dead):
         counts[group, topic]["dead"] = number
+    for topic, number, position in connection.execute(_UNCLAIMED):
+        counts["", topic]["ready"] = number
+        oldest["", topic] = position
+    alive = "SELECT grp, count(*) FROM consumer WHERE seen_at + lease >= ? GROUP BY grp"
+    consumers = dict(connection.execute(alive, (now,)))
     return [
         QueueStatus(
             group=group,
@@ -50,6 +62,7 @@ def queues(connection: Connection) -> Sequence[QueueStatus]:
             delayed=of.get("delayed", 0),
             dead=of.get("dead", 0),
             oldest_at=_published_at(connection, oldest.get((group, topic))),
+            consumers=consumers.get(group, 0),
         )
         for (group, topic), of in sorted(counts.items())
     ]
