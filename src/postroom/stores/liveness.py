@@ -1,4 +1,4 @@
-"""Which relays are alive: a pure decision, the same for every store."""
+"""Which relays are alive: a pure decision, the same for every store with SQL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

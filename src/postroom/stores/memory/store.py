@@ -4,11 +4,12 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import assert_never
 
 from postroom._clock import Clock, SystemClock
 from postroom.lane import Lane
 from postroom.message import Entry, State
-from postroom.outcome import Dead, Retry, Sent, Settled
+from postroom.outcome import Dead, Outcome, Retry, Sent, Settled
 from postroom.statement import Statement
 from postroom.store import Addressed, AuditRecord, Query, RelayStatus, Stats, StoreFeatures, Swept
 from postroom.stores.memory import lanes as leases
@@ -18,7 +19,7 @@ from postroom.stores.memory.turns import Bell, Turns
 from postroom.stores.selection import DISCARDABLE, described, replayable
 from postroom.stores.sharing import Place
 
-_FEATURES = StoreFeatures(wakes=True, durable=False, many_processes=False, commit_order=True)
+_FEATURES = StoreFeatures(wakes=True, durable=False, many_processes=False)
 _UNSENT = (State.READY, State.WAITING, State.HELD)
 
 
@@ -363,7 +364,7 @@ def _is_behind(entry: Entry, blocking: Mapping[Key, Sequence[Entry]]) -> bool:
     return bool(rows) and rows[0].seq < entry.seq
 
 
-def _after(entry: Entry, outcome: Sent | Retry | Dead, now: datetime) -> Entry:
+def _after(entry: Entry, outcome: Outcome, now: datetime) -> Entry:
     """Return the row as the outcome leaves it."""
     match outcome:
         case Sent():
@@ -386,6 +387,8 @@ def _after(entry: Entry, outcome: Sent | Retry | Dead, now: datetime) -> Entry:
                 settled_at=now,
                 error=error,
             )
+        case _:
+            assert_never(outcome)
 
 
 def _earlier(moment: datetime, other: datetime | None) -> datetime:

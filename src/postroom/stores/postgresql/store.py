@@ -30,7 +30,7 @@ class PostgresqlStore:
     """
 
     name = "postgresql"
-    features = StoreFeatures(wakes=True, durable=True, many_processes=True, commit_order=False)
+    features = StoreFeatures(wakes=True, durable=True, many_processes=True)
 
     def __init__(
         self,

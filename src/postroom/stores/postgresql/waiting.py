@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from postroom.errors import StoreUnavailable
 from postroom.stores.postgresql.database import Database
 from postroom.stores.postgresql.errors import CLIENT_ERRORS
 from postroom.stores.postgresql.work import Work
@@ -17,8 +18,11 @@ ASK = 1.0
 """Seconds between two signs of life of the listening connection."""
 ANSWER = 2.0
 """Seconds for the answer; a connection whose packets are dropped says nothing for ever."""
+_ASKED = 3
+"""Times that a pooler is given the chance to show itself."""
 _ECHO = "echo"
 _LONGEST_PAUSE = 30.0
+_POOLED = "%s is reached through a transaction pooler: there are no wake-ups, only polling"
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +43,7 @@ class Listener:
         self._echoed = asyncio.Event()
         self._asked_at = 0.0
         self._deaf = False
+        self._closed = False
         self._pause = 1.0
         self._try_at = 0.0
 
@@ -56,7 +61,7 @@ class Listener:
         sleeping = asyncio.ensure_future(sleep())
         hearing = asyncio.ensure_future(self._heard.wait())
         try:
-            while not sleeping.done():
+            while not (self._closed or sleeping.done()):
                 if await self._missed() or self._heard.is_set():
                     break
                 await asyncio.wait(
@@ -69,7 +74,8 @@ class Listener:
             await asyncio.gather(sleeping, hearing, return_exceptions=True)
 
     def close(self) -> None:
-        """End the connection, and every wait."""
+        """End the connection, and every wait; for good."""
+        self._closed = True
         self._drop()
         self._heard.set()
 
@@ -103,31 +109,50 @@ class Listener:
         return bool(rows) and not rows[0][1]
 
     async def _listen(self) -> bool:
-        connection: Any = None
+        """Open the connection; return whether it hears anything."""
         try:
             connection = await self._database.connect()
-            work = self._work(connection, ANSWER)
-            self._channel = await work.value("channel")
-            connection.add_termination_listener(self._ended)
-            await connection.add_listener(self._channel, self._notified)
-            direct = await work.value("backend") == connection.get_server_pid()
-            self._connection = connection
-            if not direct and not await self._hears():
-                self._go_deaf()
-                return False
         except CLIENT_ERRORS:
-            self._drop()
+            self._wait_longer()
+            return False
+        try:
+            self._deaf = not await self._hears(connection)
+        except (StoreUnavailable, *CLIENT_ERRORS):
+            connection.terminate()
             self._wait_longer()
             return False
         except BaseException:
-            self._drop()
-            if connection is not None:
-                connection.terminate()
+            connection.terminate()
             raise
         self._pause = 1.0
+        if self._deaf:
+            connection.terminate()
+            _log.warning(_POOLED, self._database.place)
+            return False
+        self._connection = connection
         return True
 
-    async def _hears(self) -> bool:
+    async def _hears(self, connection: Any) -> bool:
+        """Listen, and return whether what others say arrives: not so behind a pooler."""
+        work = self._work(connection, ANSWER)
+        backend = await work.value("backend")
+        direct = backend == connection.get_server_pid()
+        if not direct and await self._shared(backend):
+            return False
+        self._channel = await work.value("channel")
+        connection.add_termination_listener(self._ended)
+        await connection.add_listener(self._channel, self._notified)
+        return direct or await self._echoes()
+
+    async def _shared(self, backend: int) -> bool:
+        """Return whether the server's process of our connection works for another one too."""
+
+        async def ask(work: Work) -> bool:
+            return bool(await work.value("backend") == backend)
+
+        return any([await self._database.read(ask) for _ in range(_ASKED)])
+
+    async def _echoes(self) -> bool:
         """Return whether a word said through another connection arrives."""
         self._echoed.clear()
 
@@ -139,14 +164,6 @@ class Listener:
             async with asyncio.timeout(ANSWER):
                 await self._echoed.wait()
         return self._echoed.is_set()
-
-    def _go_deaf(self) -> None:
-        self._deaf = True
-        self._drop()
-        _log.warning(
-            "%s is reached through a transaction pooler: there are no wake-ups, only polling",
-            self._database.place,
-        )
 
     def _notified(self, _connection: Any, _pid: int, _channel: str, word: str) -> None:
         (self._echoed if word == _ECHO else self._heard).set()

@@ -1,4 +1,4 @@
-"""What people do: look, replay, discard, release, prune; every change leaves an audit record."""
+"""What people do: look, replay, discard, release; every change leaves an audit record."""
 
 import json
 from collections import defaultdict

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
+from typing import assert_never
 
 from postroom.message import Entry, State
 from postroom.outcome import Dead, Retry, Sent, Settled
@@ -15,7 +16,6 @@ CHUNK = 500
 """Held rows of one key that become ready together."""
 _LOOK = 200
 """Ready rows looked at, to see whether the last chunk of a key is still on its way."""
-_END = 2**63 - 1
 _MICROSECOND = timedelta(microseconds=1)
 
 Key = tuple[str, str]
@@ -44,6 +44,8 @@ def settle(
                 _bury(work, entry, outcome, now)
                 if not outcome.blocks:
                     passed.append(entry)
+            case _:
+                assert_never(outcome)
     if keep:
         work.change_each("sent", [(now, entry.seq) for entry in sent])
     else:

@@ -37,7 +37,7 @@ class SqliteStore:
     """
 
     name = "sqlite"
-    features = StoreFeatures(wakes=True, durable=True, many_processes=True, commit_order=True)
+    features = StoreFeatures(wakes=True, durable=True, many_processes=True)
 
     def __init__(
         self,
