@@ -188,16 +188,6 @@ def outstanding(places: Places) -> tuple[int, str]:
     return unsent + waiting, repr(seen)
 
 
-def _at_broker(places: Places, orders: Sequence[Order]) -> Sequence[Effect]:
-    """Return the first copies that the broker took as if each were an effect."""
-    placed = {order.message_id: order for order in orders}
-    return [
-        Effect(message_id=id_, customer=order.customer, n=order.n, amount=order.amount)
-        for id_ in dict.fromkeys(arrivals(places))
-        if (order := placed.get(id_)) is not None
-    ]
-
-
 def _count(database: Database, sql: str, *values: object) -> int:
     ((count,),) = database.read(sql, *values)
     return int(count)

@@ -240,6 +240,8 @@ class Stage:
         """Have another process keep every writer out of a database; returns once it does."""
         locker = self.start("locker", database=name)
         await self.ready(locker)
+        if not locker.said_now("ready"):
+            raise Unmet(f"{name} is locked")
         self.marks.begin(name, "fault", "locked")
         return locker
 
