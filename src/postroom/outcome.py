@@ -29,14 +29,8 @@ class Dead:
     """False where the broker was never asked (expired): then no attempt is counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
-    """Nobody's fault: stays ready, no attempt spent."""
-
-    error: str
-
-
-Outcome = Sent | Retry | Dead | Released
+Outcome = Sent | Retry | Dead
+"""What is written down. Where it was nobody's fault nothing is: the row stays ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +38,4 @@ class Settled:
     """One entry of a batch, and what became of it."""
 
     entry: Entry
-    outcome: Sent | Retry | Dead
+    outcome: Outcome

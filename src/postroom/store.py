@@ -21,8 +21,6 @@ class StoreFeatures:
     """Rows survive the end of the process."""
     many_processes: bool
     """Several processes may use it at once."""
-    commit_order: bool
-    """Numbers are given in commit order (one writer at a time)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from postroom import events
 from postroom._clock import Clock
@@ -321,6 +321,8 @@ class Dispatch:
                 self._observers.emit(events.Retried(entry=entry, delay=delay, error=error))
             case Dead(error=error, blocks=blocks):
                 self._observers.emit(events.Dead(entry=entry, error=error, blocks=blocks))
+            case _:
+                assert_never(settled.outcome)
 
     def _count(self, settled: Iterable[Settled]) -> Step:
         sent = sum(isinstance(one.outcome, Sent) for one in settled)

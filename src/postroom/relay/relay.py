@@ -101,15 +101,15 @@ class Relay:
         self._observers.emit(events.RelayStarted(relay=self.name))
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(self._keep()), group.create_task(self._listen())]
+                background = [group.create_task(self._keep()), group.create_task(self._listen())]
                 loops = [group.create_task(self._serve(one)) for one in self._dispatches]
                 await stop.wait()
                 self._stopping = True
                 self._nudge()
                 await self._give_idle()
                 await asyncio.wait(loops)
-                for helper in helpers:
-                    helper.cancel()
+                for task in background:
+                    task.cancel()
         finally:
             self._loop = None
             await self._leave()
