@@ -62,9 +62,10 @@ def run_console(text: str, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_tutorial(tmp_path: Path) -> None:
-    """A person who types the tutorial gets what it shows."""
-    for block in blocks("docs/tutorial.md"):
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/guides/consumers.md"])
+def test_tutorial(page: str, tmp_path: Path) -> None:
+    """A person who types what such a page says gets what it shows."""
+    for block in blocks(page):
         if block.title is not None:
             (tmp_path / block.title).write_text(block.text)
         elif block.language == "console":
@@ -134,6 +135,7 @@ def test_first_program_of_a_guide(page: str, tmp_path: Path) -> None:
         "docs/guides/drivers.md",
         "docs/guides/sqlalchemy.md",
         "docs/guides/testing.md",
+        "docs/reference/api.md",
         "docs/reference/events.md",
     ],
 )

@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 import typer.main
 
+import postroom
 from postroom._document import dotted_keys
 from postroom.cli.exits import MEANINGS
 from postroom.cli.main import app
+from postroom.codecs import PutOptions
 from postroom.settings import Settings, _table
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 CLI = (REFERENCE / "cli.md").read_text()
+API = (REFERENCE / "api.md").read_text()
 SETTINGS = (REFERENCE / "settings.md").read_text()
 ROOT: Any = typer.main.get_command(app)
 EVERYWHERE = {"--help", "--json", "--install-completion", "--show-completion", "--version"}
@@ -64,3 +67,13 @@ def test_every_setting_is_in_the_reference_with_its_default(name: str, tmp_path:
     path = tmp_path / "postroom.toml"
     path.write_text(f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in rows))
     assert Settings.load(path, {}) == Settings()
+
+
+@pytest.mark.parametrize("name", postroom.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    assert re.search(rf"`@?{name}\b", API), f"{name} is not in docs/reference/api.md"
+
+
+def test_every_option_of_a_put_is_in_the_reference() -> None:
+    for name in PutOptions.__annotations__:
+        assert f"`{name}`" in API
