@@ -12,11 +12,14 @@ import pytest
 
 from postroom import events
 from postroom.errors import BrokerError, StoreUnavailable
+from postroom.lane import Lane
 from postroom.message import Message, State
 from postroom.relay import Relay, RelayOptions
 from postroom.retry import Backoff
 from postroom.store import Store
+from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
+from postroom.testing.clock import ManualClock
 from postroom.testing.scripted import ScriptedBroker
 from tests.relay.conftest import Stage, note, notes
 
@@ -60,6 +63,39 @@ async def test_two_relays_share_and_nothing_is_sent_twice(stage: Stage) -> None:
     assert second.sent > 0
     assert sorted(stage.arrived()) == sorted(f"m{number}" for number in range(200))
     assert sorted(status.lanes for status in (await stage.store.stats()).relays) == [32, 32]
+
+
+async def test_what_is_read_during_a_renewal_is_not_sent_by_two(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal gives away what was idle when it began, and that may be busy by now."""
+    stage = Stage(MemoryStore(clock=clock), clock)
+    stage.broker = gate = Gate(stage)
+    one, two = stage.relay("one"), stage.relay("two")
+    await one.step()
+    await two.step()
+    stage.commit(*(note(f"m{number}", f"k{number}") for number in range(100)))
+    rounds: list[asyncio.Task[object]] = []
+    lease = stage.store.lease
+
+    async def slow_lease(*arguments: Any, **options: Any) -> Sequence[Lane]:
+        rounds.append(asyncio.ensure_future(one._dispatches[0].step()))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return await lease(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.store, "lease", slow_lease)
+        await one._tenure.renew()
+    clock.advance(stage.options.share)
+    rounds.append(asyncio.ensure_future(two.step()))
+    gate.opened.set()
+    await asyncio.gather(*rounds)
+    await stage.settle_down(one)
+    await stage.settle_down(two)
+
+    assert sorted(stage.arrived()) == sorted(f"m{number}" for number in range(100))
+    assert not stage.seen(events.SettleRefused)
 
 
 async def test_ten_relays_share_all_lanes(stage: Stage) -> None:

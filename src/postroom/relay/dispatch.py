@@ -126,12 +126,12 @@ class Dispatch:
         if ready:
             self._ahead.drop()
         entries = await self._ahead.take(lanes) or await self._read(lanes)
+        owned = {lane.number: lane for lane in lanes}
+        flying = await self._tenure.occupy({owned[entry.lane] for entry in entries})
+        entries = [entry for entry in entries if owned[entry.lane] in flying]
         if not entries:
             return Step(ready=ready)
         self._observers.emit(events.Read(route=self.route.name, entries=tuple(entries)))
-        owned = {lane.number: lane for lane in lanes}
-        flying = {owned[entry.lane] for entry in entries}
-        self._tenure.busy |= flying
         if ahead and len(entries) * 2 > self._options.batch:
             self._ahead.begin(lanes, self._read(lanes, skip={entry.seq for entry in entries}))
         try:

@@ -1,7 +1,7 @@
 """Tenure: the lanes that a relay owns, and until when it may act on them."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from postroom._clock import Clock
 from postroom.events import LanesGiven, LanesLost, LanesTaken, Observers
@@ -70,6 +70,16 @@ class Tenure:
     def owns(self, lane: Lane) -> bool:
         """Say whether this very ownership still holds."""
         return self.remaining > 0 and self._lanes.get((lane.route, lane.number)) == lane
+
+    async def occupy(self, lanes: Iterable[Lane]) -> set[Lane]:
+        """Keep these lanes from being given away; return those that are still ours.
+
+        Waits for a renewal that is under way: it gives away what was idle when it began.
+        """
+        async with self._lock:
+            kept = {lane for lane in lanes if self.owns(lane)}
+            self.busy |= kept
+            return kept
 
     async def renew(self) -> bool:
         """Renew, share and take lanes; return whether any were taken."""
