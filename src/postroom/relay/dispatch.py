@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, assert_never
@@ -20,7 +20,6 @@ from postroom.events import Observers
 from postroom.lane import Lane
 from postroom.message import Entry
 from postroom.outcome import Dead, Retry, Sent, Settled
-from postroom.relay.ahead import Ahead
 from postroom.relay.flight import Answer, Flight, RelayBroker
 from postroom.relay.options import RelayOptions
 from postroom.relay.outage import Outage
@@ -89,7 +88,6 @@ class Dispatch:
         self._flight = Flight(
             broker, route, tenure, options=options, clock=clock, observers=observers
         )
-        self._ahead = Ahead()
         self._unsettled: tuple[Sequence[Lane], Sequence[Settled]] | None = None
         self._lanes: Sequence[Lane] = ()
         self._hot = 1
@@ -110,11 +108,8 @@ class Dispatch:
             return math.inf
         return self._sweep_at - self._clock.elapsed()
 
-    async def step(self, *, ahead: bool = False) -> Step:
-        """Do one round. Never sleeps.
-
-        With `ahead` the next batch is read while the broker has this one, for the next round.
-        """
+    async def step(self) -> Step:
+        """Do one round. Never sleeps."""
         if self._unsettled is not None:
             await self._settle(*self._unsettled)
         if self._outage.active and not await self._probe():
@@ -123,25 +118,17 @@ class Dispatch:
         if not lanes:
             return Step()
         ready = await self._sweep(lanes)
-        if ready:
-            self._ahead.drop()
-        entries = await self._ahead.take(lanes) or await self._read(lanes)
+        entries = await self._read(lanes)
         owned = {lane.number: lane for lane in lanes}
         flying = await self._tenure.occupy({owned[entry.lane] for entry in entries})
         entries = [entry for entry in entries if owned[entry.lane] in flying]
         if not entries:
             return Step(ready=ready)
         self._observers.emit(events.Read(route=self.route.name, entries=tuple(entries)))
-        if ahead and len(entries) * 2 > self._options.batch:
-            self._ahead.begin(lanes, self._read(lanes, skip={entry.seq for entry in entries}))
         try:
             return Step(ready=ready, read=len(entries)) + await self._work(entries, owned)
         finally:
             self._tenure.busy -= flying
-
-    def rest(self) -> None:
-        """End what runs beside the rounds; call it after the last one."""
-        self._ahead.drop()
 
     async def _probe(self) -> bool:
         if self._outage.next_in > 0:
@@ -180,14 +167,13 @@ class Dispatch:
     def _sweep_within(self, delay: timedelta) -> None:
         self._sweep_at = min(self._sweep_at, self._clock.elapsed() + delay.total_seconds())
 
-    async def _read(self, lanes: Sequence[Lane], *, skip: Collection[int] = ()) -> Sequence[Entry]:
+    async def _read(self, lanes: Sequence[Lane]) -> Sequence[Entry]:
         limit = self._options.batch + min(len(self._suspects), self._options.batch)
         entries = await self._store.read(
             lanes,
             limit=limit,
             per_lane=max(1, limit // self._hot),
             max_bytes=self._options.max_batch_bytes,
-            skip=skip,
         )
         self._hot = max(1, len({entry.lane for entry in entries}))
         return entries
@@ -204,12 +190,9 @@ class Dispatch:
         held = await self._hold(todo, lanes)
         answers = await self._flight.send(todo.send, lanes) if todo.send else []
         settled = [*todo.give_up, *self._judge(answers)]
-        done = self._count(settled) + Step(held=held)
-        if done.sent < len(entries):
-            sent = {one.entry.seq for one in settled if isinstance(one.outcome, Sent)}
-            self._ahead.leave_out(entry for entry in entries if entry.seq not in sent)
         if settled:
             await self._settle(tuple(lanes.values()), settled)
+        done = self._count(settled) + Step(held=held)
         for entry in sorted(todo.alone, key=lambda entry: self._suspects.turn(entry.seq)):
             if self._outage.active:
                 break
@@ -289,7 +272,6 @@ class Dispatch:
         return Settled(entry=entry, outcome=outcome)
 
     def _pause(self, error: BrokerError, *, at_once: bool) -> None:
-        self._ahead.drop()
         delay = self._outage.fail(at_once=at_once)
         self._observers.emit(events.Paused(route=self.route.name, error=error.reason, delay=delay))
 
@@ -307,7 +289,6 @@ class Dispatch:
                 self._report(one)
         if refused:
             self._observers.emit(events.SettleRefused(route=self.route.name, entries=refused))
-            self._ahead.drop()
             self._suspects.forget()
             self._tenure.doubt()
 

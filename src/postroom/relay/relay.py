@@ -5,7 +5,6 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from secrets import token_hex
 from typing import TypeVar
 
@@ -138,15 +137,12 @@ class Relay:
             dispatch.nudge.set()
 
     async def _serve(self, dispatch: Dispatch) -> None:
-        try:
-            while not self._stopping:
-                # Cleared before the round: a wake-up during it must lead to another round.
-                dispatch.nudge.clear()
-                step = await self._guarded(partial(dispatch.step, ahead=True))
-                if step is not None and step.idle and not self._stopping:
-                    await self._rest(dispatch)
-        finally:
-            dispatch.rest()
+        while not self._stopping:
+            # Cleared before the round: a wake-up during it must lead to another round.
+            dispatch.nudge.clear()
+            step = await self._guarded(dispatch.step)
+            if step is not None and step.idle and not self._stopping:
+                await self._rest(dispatch)
 
     async def _rest(self, dispatch: Dispatch) -> None:
         self._someone_idle.set()
