@@ -1,5 +1,6 @@
 """However the lab itself ends, no process and no file is left."""
 
+import json
 import os
 import signal
 import subprocess
@@ -29,3 +30,18 @@ def test_nothing_is_left_when_the_lab_is_ended(number: signal.Signals, tmp_path:
     assert lab.returncode == (-number if number == signal.SIGKILL else 128 + number)
     wait_until(lambda: not any(lives(pid) for pid in pids))
     wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_figures_go_to_standard_output_alone(tmp_path: Path) -> None:
+    run = subprocess.run(
+        command("--only", "naive", "--seconds", "1", "--json", "-"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["naive"]["messages"] > 0
+    assert "naive alone, which proves nothing" in run.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -84,7 +84,8 @@ def lab_command(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Kill, freeze and cut off a small shop at every point, and count what was lost.
 
-    Ends with 0 if nothing was lost, doubled, out of order, stuck or invented, else with 1.
+    Five figures must be zero: lost, duplicate effects, out of order, stuck, ghosts.
+    Ends with 0 if they are in every scenario, else with 1; naive is shown and not asked.
 
     With --plant a known mistake is built in: then it must end with 1.
     """

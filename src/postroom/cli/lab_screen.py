@@ -15,12 +15,10 @@ from postroom.lab.report import FIGURES, Report, Result
 from postroom.lab.runner import Plan, Skipped, Started
 
 _HEADS = {
-    "lost": "lost",
-    "duplicate_effects": "double",
-    "out_of_order": "disorder",
-    "stuck": "stuck",
-    "ghosts": "ghosts",
+    "duplicate_effects": "duplicate\neffects",
+    "out_of_order": "out of\norder",
 }
+"""Names of figures that are too long for one line at the head of a column."""
 
 
 class Screen:
@@ -89,7 +87,7 @@ class Screen:
         number = len(report.scenarios)
         text = f"{verdict}: {number} scenario{'s'[: number != 1]}, {kills} kills"
         if report.naive is not None and not report.scenarios:
-            text = f"the baseline alone, which proves nothing: {report.naive.kills} kills"
+            text = f"naive alone, which proves nothing: {report.naive.kills} kills"
         text += f", seed {report.seed}"
         if report.skipped:
             text += f"; skipped: {', '.join(report.skipped)}"
@@ -119,13 +117,19 @@ def _line(result: Result) -> Text:
 def _table(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("scenario")
-    for head in ("messages", *(_HEADS[name] for name in FIGURES), "resent", "kills", "recovery"):
+    for head in (
+        "messages",
+        *(_HEADS.get(name, name) for name in FIGURES),
+        "resent",
+        "kills",
+        "recovery",
+    ):
         table.add_column(head, justify="right")
     for result in report.scenarios:
         table.add_row(*_cells(result, result.name))
     if report.naive is not None:
         table.add_section()
-        table.add_row(*_cells(report.naive, "save, then publish"), style="yellow")
+        table.add_row(*_cells(report.naive, report.naive.name), style="yellow")
     return table
 
 

@@ -76,7 +76,7 @@ def _table(report: Report) -> Iterator[str]:
     for result in report.scenarios:
         yield from _row(result, result.name)
     if report.naive is not None:
-        yield from _row(report.naive, "naive baseline")
+        yield from _row(report.naive, report.naive.name)
     yield "</table>"
 
 
