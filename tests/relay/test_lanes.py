@@ -13,7 +13,7 @@ import pytest
 from postroom import events
 from postroom.errors import BrokerError, StoreUnavailable
 from postroom.lane import Lane
-from postroom.message import Message, State
+from postroom.message import Entry, Message, State
 from postroom.relay import Relay, RelayOptions
 from postroom.retry import Backoff
 from postroom.store import Store
@@ -76,16 +76,23 @@ async def test_what_is_read_during_a_renewal_is_not_sent_by_two(
     await two.step()
     stage.commit(*(note(f"m{number}", f"k{number}") for number in range(100)))
     rounds: list[asyncio.Task[object]] = []
-    lease = stage.store.lease
+    lease, read, was_read = stage.store.lease, stage.store.read, asyncio.Event()
 
     async def slow_lease(*arguments: Any, **options: Any) -> Sequence[Lane]:
         rounds.append(asyncio.ensure_future(one._dispatches[0].step()))
-        for _ in range(50):
+        await was_read.wait()
+        for _ in range(10):
             await asyncio.sleep(0)
         return await lease(*arguments, **options)
 
+    async def watched_read(*arguments: Any, **options: Any) -> Sequence[Entry]:
+        entries = await read(*arguments, **options)
+        was_read.set()
+        return entries
+
     with monkeypatch.context() as patch:
         patch.setattr(stage.store, "lease", slow_lease)
+        patch.setattr(stage.store, "read", watched_read)
         await one._tenure.renew()
     clock.advance(stage.options.share)
     rounds.append(asyncio.ensure_future(two.step()))
