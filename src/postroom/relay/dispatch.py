@@ -172,7 +172,7 @@ class Dispatch:
         entries = await self._store.read(
             lanes,
             limit=limit,
-            per_lane=max(1, limit // self._hot),
+            per_lane=-(-limit // self._hot),
             max_bytes=self._options.max_batch_bytes,
         )
         self._hot = max(1, len({entry.lane for entry in entries}))

@@ -41,7 +41,7 @@ def choose(
     taken = dict.fromkeys(lanes, 0)
     hungry = list(lanes)
     while hungry and len(chosen) < limit:
-        quota = -(-(limit - len(chosen)) // len(hungry))
+        quota = max(1, (limit - len(chosen)) // len(hungry))
         for lane in list(hungry):
             wanted = min(quota, per_lane - taken[lane], limit - len(chosen))
             seqs = _ready_seqs(work, lane, after=last[lane], count=wanted, skip=skip)
