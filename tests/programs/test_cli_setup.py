@@ -91,6 +91,7 @@ def test_every_help_has_examples(shop: Shop, command: tuple[str, ...]) -> None:
     text = shop.cli(*command, "--help").out
 
     assert "Usage: " in text
+    assert [line for line in text.splitlines() if "<bool>" in line and "--help" not in line] == []
     if command not in {("dead",), ("held",)}:
         assert f"postroom {' '.join(command)}" in text.partition("Examples:")[2]
 

@@ -20,6 +20,11 @@ _FLAGS = ("--debug",)
 class Commands(TyperGroup):
     """Takes `--config` and `--debug` before and after the command, and prints errors."""
 
+    def __init__(self, **options: Any) -> None:
+        """Take the commands; their flags take no value, so help must not show a kind of one."""
+        super().__init__(**options)
+        _without_kinds(self)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the global options to the front, where they are declared."""
         return super().parse_args(ctx, _globals_first(args))
@@ -38,6 +43,14 @@ class Commands(TyperGroup):
             if cure:
                 say(f"  -> {redacted(cure)}")
             ctx.exit(int(code))
+
+
+def _without_kinds(command: Any) -> None:
+    for option in command.params:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for each in getattr(command, "commands", {}).values():
+        _without_kinds(each)
 
 
 _NOT_OURS = (typer.Abort, BrokenPipeError)
