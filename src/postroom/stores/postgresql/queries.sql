@@ -628,7 +628,6 @@ with old as materialized (
     select ctid, handled_at from postroom_inbox
     where handled_at >= :after and handled_at < :before
     order by handled_at limit :limit
-    for update skip locked
 ),
 gone as (
     delete from postroom_inbox where ctid = any (array(select ctid from old)) returning 1
