@@ -54,13 +54,18 @@ async def likeness(connection: Any, schema: str) -> list[tuple[str, ...]]:
 
 
 async def test_what_is_printed_makes_what_migrate_makes(ground: Ground) -> None:
-    printed = f"printed {uuid4().hex[:8]}"
+    token = uuid4().hex[:8]
+    made, printed = f"made {token}", f"printed {token}"
+    store = PostgresqlStore(ground.url, schema=made)
+    await store.open()
     async with connected(ground.url) as connection:
-        await connection.execute(PostgresqlStore(ground.url, schema=printed).schema())
         try:
-            made = await likeness(connection, printed)
-            assert made == await likeness(connection, ground.schema)
+            await store.migrate()
+            await connection.execute(PostgresqlStore(ground.url, schema=printed).schema())
+            assert await likeness(connection, printed) == await likeness(connection, made)
         finally:
+            await store.close()
+            await drop(ground.url, made)
             await drop(ground.url, printed)
 
 
@@ -212,7 +217,7 @@ async def test_the_checksum_of_newer_servers_agrees_with_the_vectors(ground: Gro
     keys = [key for key, _ in KEYS if "\0" not in key]
 
     rows = await ground.sql(
-        f"select {short} from unnest($1::text[]) with ordinality as one (key, place) order by place",  # noqa: S608
+        f"select {short} from unnest($1::text[]) with ordinality as k (key, n) order by n",  # noqa: S608
         keys,
     )
 
