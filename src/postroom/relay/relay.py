@@ -1,6 +1,7 @@
 """The relay: own lanes, read, publish, settle."""
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -145,7 +146,8 @@ class Relay:
                 await self._rest(dispatch)
 
     async def _rest(self, dispatch: Dispatch) -> None:
-        self._someone_idle.set()
+        if math.isfinite(dispatch.next_in):  # without a lane no commit matters
+            self._someone_idle.set()
         seconds = min(self._options.poll.total_seconds(), max(dispatch.next_in, 0.001))
         try:
             async with asyncio.timeout(seconds):
