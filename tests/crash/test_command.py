@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from postroom.lab.scenarios import SCENARIOS
+from postroom.lab.servers.postgresql import free_port
 from tests.crash.running import command
 
 
@@ -31,6 +32,10 @@ def test_it_lists_what_it_can_do() -> None:
         ["--seconds", "0"],
         ["--json", "/no/such/folder/out.json"],
         ["--keep", "/proc"],
+        ["--store", "oracle"],
+        ["--only", "wire-cut"],
+        ["--only", "savepoint-trap", "--store", "postgresql://shop@127.0.0.1/shop"],
+        ["--plant", "by-position"],
     ],
 )
 def test_wrong_use_ends_with_two(arguments: Sequence[str]) -> None:
@@ -38,3 +43,11 @@ def test_wrong_use_ends_with_two(arguments: Sequence[str]) -> None:
 
     assert done.returncode == 2
     assert done.stderr
+
+
+def test_a_database_where_nobody_answers_ends_with_three() -> None:
+    done = lab("--store", f"postgresql://shop:secret@127.0.0.1:{free_port()}/shop")
+
+    assert done.returncode == 3
+    assert "cannot be used" in done.stderr
+    assert "secret" not in done.stdout + done.stderr
