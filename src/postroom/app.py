@@ -12,7 +12,7 @@ from typing import Self
 from postroom.broker import Broker
 from postroom.consumer import Consumer
 from postroom.desk import Desk
-from postroom.drivers import open_broker, open_store
+from postroom.drivers import broker_of, store_of
 from postroom.events import Observer
 from postroom.observe.logs import LogObserver
 from postroom.outbox import Outbox, SyncOutbox
@@ -50,8 +50,8 @@ class Postroom:
         self.settings = settings or Settings()
         self.observers = (LogObserver(),) if observers is None else tuple(observers)
         self.routes = Routes(self.settings.routes)
-        self.store: Store = store or open_store(self.settings.store)
-        self.broker: Broker = broker or open_broker(self.settings.broker)
+        self.store: Store = store or store_of(self.settings)
+        self.broker: Broker = broker or broker_of(self.settings)
         limits = self.settings.limits
         self.outbox = Outbox(self.store, routes=self.routes, limits=limits)
         self.sync_outbox = SyncOutbox(self.store, routes=self.routes, limits=limits)
