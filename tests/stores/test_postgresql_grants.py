@@ -86,7 +86,8 @@ async def staff(ground: Ground, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 async def write(staff: Staff) -> None:
-    """Do everything that a writer does."""
+    """Do everything that a writer does; a relay sleeps and is woken."""
+    await staff.ground.sql("select setval('postroom_asleep', 9000000000000000)")
     async with connected(staff.address()) as connection, connection.transaction():
         await put(connection, staff.ground.stores[0], message(uuid4().hex))
         await put(connection, staff.ground.stores[0], message(uuid4().hex), message(uuid4().hex))

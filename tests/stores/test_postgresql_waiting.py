@@ -78,9 +78,9 @@ async def test_nobody_notifies_while_nobody_sleeps(ground: Ground) -> None:
 
     awake = await notifications(ground, store, "a", "b")
     await ground.sql("select setval('postroom_asleep', 9000000000000000)")
-    sleeping = await notifications(ground, store, "c", "d")
+    sleeping = await notifications(ground, store, "c", "d", "e")
 
-    assert (awake, sleeping) == (0, 2)
+    assert (awake, sleeping) == (0, 1)
 
 
 async def test_a_rollback_wakes_nobody(ground: Ground) -> None:
@@ -101,6 +101,31 @@ async def test_whoever_falls_asleep_looks_once_more(ground: Ground) -> None:
     await ground.sql(PLAIN, "unheard")
     assert store._listener is not None
     store._listener._asked_at = 0.0
+
+    await soon(store)
+
+
+async def test_each_of_many_commits_is_heard_by_the_wait_after_it(ground: Ground) -> None:
+    store = await asleep(ground)
+
+    for number in range(10):
+        await ground.sql(PLAIN, str(number))
+        await soon(store)
+
+    assert await quiet(store)
+
+
+async def test_a_writer_that_gives_up_costs_no_more_than_a_poll(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has taken the word of the sleeper back, and told nobody."""
+    monkeypatch.setattr(waiting, "ASK", 0.05)
+    store = await asleep(ground)
+    async with ground.connected() as writer:
+        transaction = writer.transaction()
+        await transaction.start()
+        await writer.execute(PLAIN, "a")
+        await transaction.rollback()
 
     await soon(store)
 

@@ -56,19 +56,24 @@ class Listener:
         """Return when somebody has committed since the last call, or `sleep` is over.
 
         It returns at once where something may have been missed: writers notify only after they
-        could see that we sleep.
+        could see that we sleep. Whoever wakes us takes our word back, so we give it again before
+        the caller looks: what is committed after that look is heard.
         """
         sleeping = asyncio.ensure_future(sleep())
         hearing = asyncio.ensure_future(self._heard.wait())
         try:
             while not (self._closed or sleeping.done()):
-                if await self._missed() or self._heard.is_set():
+                if self._heard.is_set():
+                    self._heard.clear()
+                    self._asked_at = 0.0
+                    await self._missed()
+                    break
+                if await self._missed():
                     break
                 await asyncio.wait(
                     {sleeping, hearing}, timeout=ASK, return_when=asyncio.FIRST_COMPLETED
                 )
         finally:
-            self._heard.clear()
             for task in (sleeping, hearing):
                 task.cancel()
             await asyncio.gather(sleeping, hearing, return_exceptions=True)

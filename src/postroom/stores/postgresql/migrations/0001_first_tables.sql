@@ -95,10 +95,12 @@ create table postroom_relay (
 
 -- Until when some relay sleeps and wants to be woken. A sequence, because it is changed in place:
 -- a row would leave a dead one behind at every change, and every writer would look through them.
+-- Whoever wakes the relays takes the word back, so that a burst of writers notifies once.
 create sequence postroom_asleep as bigint minvalue 0 start 0;
 
 create function postroom_wake() returns trigger language plpgsql as $$
 begin
+    perform setval(cast(format('%I.postroom_asleep', tg_table_schema) as regclass), 0);
     perform pg_notify('postroom-' || cast(tg_relid as text), '');
     return null;
 end
