@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from postroom.errors import SchemaMismatch, StoreError, StoreUnavailable
+from postroom.lab.servers.postgresql import PostgresqlServer, installed
 from postroom.lab.servers.proxy import Proxy
 from postroom.message import State
 from postroom.store import Query
@@ -116,6 +117,33 @@ async def test_a_backend_ended_inside_a_transaction_changes_nothing(ground: Grou
 
     assert await unsent(ground) == ["a", "b"]
     assert len(await store.settle(lanes, sent(*entries), keep=False)) == 2
+
+
+@pytest.mark.parametrize("how", ["restarted", "killed"])
+async def test_a_server_that_was_away_is_used_again(how: str) -> None:
+    """Within the next call; nothing is lost and nothing was charged."""
+    if not installed():
+        pytest.skip("no PostgreSQL that could be started")
+    server = PostgresqlServer(installed()[-1])
+    try:
+        server.start()
+        ground = Ground(server.url, "own")
+        store = await ground.store()
+        await store.migrate()
+        lanes = await lease(store)
+        await ground.put(message("a"), message("b"))
+        entries = await ground.look(store, lanes)
+
+        server.stop() if how == "restarted" else server.kill()
+        with pytest.raises(StoreUnavailable):
+            await store.settle(lanes, sent(*entries), keep=False)
+        server.start()
+
+        assert await ground.look(store, lanes) == entries
+        assert len(await store.settle(lanes, sent(*entries), keep=False)) == 2
+        await store.close()
+    finally:
+        server.remove()
 
 
 async def test_a_demoted_server_is_left_for_the_new_one(ground: Ground) -> None:
