@@ -115,10 +115,13 @@ def copy(template: Path, place: Path) -> Path:
 
 async def new_broker(path: Path) -> EmbeddedBroker:
     """Return an open broker, in a new file, where a group has subscribed to the orders."""
+    subscribing = EmbeddedBroker(path)
+    await subscribing.open()
+    async with subscribing.subscribe([topic()], group=GROUP, prefetch=1):
+        pass
+    await subscribing.close()  # with the thread that watches for messages
     broker = EmbeddedBroker(path)
     await broker.open()
-    async with broker.subscribe([topic()], group=GROUP, prefetch=1):
-        pass
     return broker
 
 
