@@ -189,17 +189,15 @@ class PostgresqlStore:
         if not lanes:
             return Swept()
         found = await self._database.read(
-            lambda work: sweeping.look(work, lanes, self._progress, limit=limit, orphans=orphans)
-        )
-        if orphans:
-            await self._search_below(lanes)
-        swept = Swept()
-        if any(one.anything for one in found.values()):
-            swept = await self._database.write(
-                lambda work: sweeping.sweep(work, self._marks, lanes, found, limit=limit)
+            lambda work: sweeping.look(
+                work, self._marks, lanes, self._progress, limit=limit, orphans=orphans
             )
-        elif not any(one.earliest for one in found.values()):
-            return swept
+        )
+        if not found.anything:
+            return Swept(next_due=found.next_due)
+        swept = await self._database.write(
+            lambda work: sweeping.sweep(work, self._marks, lanes, found, limit=limit)
+        )
         return await self._database.read(lambda work: sweeping.next_due(work, lanes, swept))
 
     async def wait(self, timeout: timedelta) -> None:
@@ -291,18 +289,6 @@ class PostgresqlStore:
         if worth:
             await self._database.write(lambda work: reading.keep(work, worth))
             self._marks.kept(worth)
-
-    async def _search_below(self, lanes: Sequence[Lane]) -> None:
-        found = await self._database.read(
-            lambda work: sweeping.find_below(work, self._marks, lanes, self._progress)
-        )
-        if found is not None:
-            lane, seq = found
-            await self._database.write(
-                lambda work: work.change(
-                    "nudge-lane", route=lane.route, number=lane.number, seq=seq
-                )
-            )
 
     def _forget(self) -> None:
         self._marks.forget()

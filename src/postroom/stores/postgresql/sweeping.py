@@ -1,8 +1,9 @@
 """Make ready what is due, and free what nothing blocks any more."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from postroom._clock import nearest_moment
@@ -36,11 +37,11 @@ class Budget:
         """Whether it may run now."""
         return self._tick() >= self._free_at
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         """Begin to measure."""
         self._began = self._tick()
 
-    def stop(self) -> None:
+    def __exit__(self, *_error: object) -> None:
         """End to measure."""
         now = self._tick()
         if now - self._began > _CHEAP:
@@ -60,11 +61,11 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Found:
+class Todo:
     """What there is to do in the lanes of one route."""
 
-    earliest: dict[int, int] = field(default_factory=dict)
-    """By lane: when something is due."""
+    earliest: list[int] = field(default_factory=list)
+    """When something is due, in each lane that has such rows."""
     due: list[int] = field(default_factory=list)
     """Lanes in which something is due now."""
     parked: list[Blocked] = field(default_factory=list)
@@ -76,42 +77,73 @@ class Found:
         return bool(self.due or self.parked or self.orphans)
 
 
+@dataclass(slots=True)
+class Found:
+    """What there is to do."""
+
+    routes: dict[str, Todo] = field(default_factory=dict)
+    below: tuple[Lane, int] | None = None
+    """A ready row below the mark of its lane."""
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything is to be written."""
+        return self.below is not None or any(todo.anything for todo in self.routes.values())
+
+    @property
+    def next_due(self) -> datetime | None:
+        """When something is due next."""
+        moments = [moment for todo in self.routes.values() for moment in todo.earliest]
+        return nearest_moment(min(moments)) if moments else None
+
+
 async def look(
-    work: Work, lanes: Sequence[Lane], progress: Progress, *, limit: int, orphans: bool
-) -> dict[str, Found]:
-    """Look with plain reads what there is to do, by route."""
-    result: dict[str, Found] = {}
+    work: Work,
+    marks: Marks,
+    lanes: Sequence[Lane],
+    progress: Progress,
+    *,
+    limit: int,
+    orphans: bool,
+) -> Found:
+    """Look with plain reads what there is to do."""
+    found = Found()
     for route, owned in by_route(lanes).items():
         numbers = [lane.number for lane in owned]
-        found = result[route] = Found()
+        todo = found.routes[route] = Todo()
         for number, due_at, now in await work.rows("look", route=route, numbers=numbers):
             if due_at is not None:
-                found.earliest[number] = due_at
+                todo.earliest.append(due_at)
                 if due_at <= now:
-                    found.due.append(number)
+                    todo.due.append(number)
         rows = await work.rows("expired-parked", route=route, numbers=numbers, limit=limit)
-        found.parked = [tuple(row) for row in rows]
+        todo.parked = [tuple(row) for row in rows]
     if orphans and progress.keys.left:
-        progress.keys.start()
-        for route, owned in by_route(lanes).items():
-            result[route].orphans = await _orphans(work, owned, progress)
-        progress.keys.stop()
-    return result
+        with progress.keys:
+            for route, owned in by_route(lanes).items():
+                found.routes[route].orphans = await _orphans(work, owned, progress)
+    if orphans and progress.below.left:
+        with progress.below:
+            found.below = await _below(work, marks, lanes, progress)
+    return found
 
 
 async def sweep(
-    work: Work, marks: Marks, lanes: Sequence[Lane], found: Mapping[str, Found], *, limit: int
+    work: Work, marks: Marks, lanes: Sequence[Lane], found: Found, *, limit: int
 ) -> Swept:
     """Do what was found, in lanes that are still ours; at most `limit` rows of each kind."""
     swept = Swept()
     for route, owned in by_route(lanes).items():
-        todo = found[route]
+        todo = found.routes[route]
         if not todo.anything:
             continue
         numbers = await fence(work, owned)
         ours = [lane for lane in owned if lane.number in numbers]
         if ours:
             swept = await _sweep(work, marks, ours, todo, swept, limit)
+    if found.below is not None:
+        lane, seq = found.below
+        await work.change("nudge-lane", route=lane.route, number=lane.number, seq=seq)
     return swept
 
 
@@ -128,7 +160,7 @@ async def next_due(work: Work, lanes: Sequence[Lane], swept: Swept) -> Swept:
     return replace(swept, next_due=nearest_moment(min(moments)) if moments else None)
 
 
-async def find_below(
+async def _below(
     work: Work, marks: Marks, lanes: Sequence[Lane], progress: Progress
 ) -> tuple[Lane, int] | None:
     """Look for a ready row below the mark of one lane, another one each time.
@@ -136,16 +168,12 @@ async def find_below(
     There is none unless somebody wrote to the table past every rule (gave a place by hand, or
     set a state); a message would else never be sent.
     """
-    if not lanes or not progress.below.left:
-        return None
     progress.lane = (progress.lane + 1) % len(lanes)
     lane = lanes[progress.lane]
     (mark,) = marks.of([lane])
     if mark.place <= 0:
         return None
-    progress.below.start()
     seq = await work.value("ready-below", route=lane.route, number=lane.number, mark=mark.place)
-    progress.below.stop()
     return None if seq is None else (lane, seq)
 
 
@@ -162,7 +190,7 @@ async def _orphans(work: Work, lanes: Sequence[Lane], progress: Progress) -> lis
 
 
 async def _sweep(
-    work: Work, marks: Marks, lanes: Sequence[Lane], todo: Found, swept: Swept, limit: int
+    work: Work, marks: Marks, lanes: Sequence[Lane], todo: Todo, swept: Swept, limit: int
 ) -> Swept:
     route, numbers = lanes[0].route, {lane.number for lane in lanes}
     due = [number for number in todo.due if number in numbers]
