@@ -153,7 +153,7 @@ class Billing:
             case "sqlite3":
                 return sqlite3_transactions(self.path, timeout=self.patience), False
             case "aiosqlite":
-                return aiosqlite_transactions(self.path), True
+                return aiosqlite_transactions(self.path, timeout=self.patience), True
             case "connection" | "session":
                 engine = begin_immediately(sa.create_engine(url))
                 self.closing = engine.dispose

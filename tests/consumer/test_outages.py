@@ -140,7 +140,7 @@ async def test_a_database_without_tables_is_said_before_anything_is_taken(billin
     with pytest.raises(SchemaMismatch, match="postroom init"):
         await billing.consumer().run(billing.broker, asyncio.Event())
 
-    assert await billing.broker.queues() == []
+    assert not [queue for queue in await billing.broker.queues() if queue.group]
 
 
 CHILD = """

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from postroom import events
 from postroom.connections import sqlite3_transactions
 from postroom.message import Message
-from tests.consumer.conftest import Billing, OrderPlaced, numbers
+from tests.consumer.conftest import Billing, OrderPlaced, billing_on, numbers
 
 
 class Mute(Exception):
@@ -211,3 +212,16 @@ def _write_as_child(begin: Any, parents: int) -> None:
     with begin() as connection:
         assert id(connection) != parents
         connection.execute("insert into t values (1)")
+
+
+@pytest.mark.parametrize("kind", ["sqlite3", "aiosqlite"])
+async def test_waiting_for_a_slow_handler_is_no_outage(kind: str, tmp_path: Path) -> None:
+    """Eight handlers share SQLite's one writer; the last waits for all the others."""
+    async for billing in billing_on(kind, tmp_path / "billing.db"):
+        billing.patience = 0.05
+        billing.invoke = lambda _order, _context: time.sleep(0.03)
+        await billing.publish(*(OrderPlaced(f"c{number}", number) for number in range(16)))
+
+        await billing.consume(billing.consumer(concurrency=8), until=billing.done(16))
+
+        assert billing.count(events.ConsumerPaused) == 0

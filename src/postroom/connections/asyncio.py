@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
-from postroom.connections.dbapi import BATCH, CLOSED, DEFAULT_TIMEOUT, NOT_BEGUN, Cursor
+from postroom.connections.dbapi import BATCH, CLOSED, NOT_BEGUN, Cursor
 from postroom.errors import NoTransaction
 from postroom.statement import Statement
 
@@ -76,18 +76,24 @@ def aiosqlite_transactions(
     import aiosqlite  # noqa: PLC0415 - an extra: only needed where it is used
 
     turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-    patience = max(float(arguments.get("timeout", DEFAULT_TIMEOUT)), 0.0)
+    owners: WeakKeyDictionary[asyncio.Lock, asyncio.Task[object] | None] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def begin() -> AsyncIterator[aiosqlite.Connection]:
         # One writes at a time: waiting here is fair and quick, waiting in SQLite is neither.
+        # Whoever begins twice in one task is told by SQLite.
         turn = turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        queued = await _acquired(turn, patience)
+        me = asyncio.current_task()
+        queued = owners.get(turn) is not me
+        if queued:
+            await turn.acquire()
+            owners[turn] = me
         try:
             async with transaction() as connection:
                 yield connection
         finally:
             if queued:
+                owners[turn] = None
                 turn.release()
 
     @asynccontextmanager
@@ -103,12 +109,3 @@ def aiosqlite_transactions(
                 raise
 
     return begin
-
-
-async def _acquired(lock: asyncio.Lock, seconds: float) -> bool:
-    """Wait for the lock, not for ever; return whether it was given."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await lock.acquire()
-    except TimeoutError:
-        return False

@@ -125,6 +125,8 @@ class SqliteTransactions:
         self._place: _Place = None
         self._patience = max(float(arguments.get("timeout", DEFAULT_TIMEOUT)), 0.0)
         self._turn = threading.Lock()
+        self._owner = os.getpid(), 0
+        """The process and the thread whose turn it is."""
         # Also at the end of the program: Python 3.13 warns of each connection left open.
         weakref.finalize(self, _close_all, self._idle)
 
@@ -132,13 +134,21 @@ class SqliteTransactions:
     def __call__(self) -> Iterator[sqlite3.Connection]:
         """Begin with BEGIN IMMEDIATE; commit at the end of the block, roll back on an error."""
         # SQLite lets one write at a time, and whoever waits there sleeps up to 100 ms between
-        # two tries. Threads of one process wait here; if that takes too long, SQLite says so.
-        queued = self._turn.acquire(timeout=self._patience)
+        # two tries. Threads of one process wait here, however long the one before them takes:
+        # a slow handler is no outage. Whoever begins twice in one thread is told by SQLite.
+        me = os.getpid(), threading.get_ident()
+        if self._owner[0] != me[0]:
+            self._turn, self._owner = threading.Lock(), (me[0], 0)
+        queued = self._owner != me
+        if queued:
+            self._turn.acquire()
+            self._owner = me
         try:
             with self._transaction() as connection:
                 yield connection
         finally:
             if queued:
+                self._owner = (me[0], 0)
                 self._turn.release()
 
     @contextmanager
