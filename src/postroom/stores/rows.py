@@ -1,8 +1,8 @@
 """Rows of the outbox and the values they stand for."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -79,31 +79,48 @@ def entry_of(row: Sequence[Any], *, typed: bool = False) -> Entry:
 def _entry(
     row: Sequence[Any], headers: Mapping[str, str], moment: Callable[[Any], datetime | None]
 ) -> Entry:
-    return Entry(
-        seq=row[0],
-        route=row[2],
-        lane=row[3],
-        state=_STATES[row[4]],
-        blocks=bool(row[5]),
-        behind=bool(row[20]),
-        attempts=row[_ATTEMPTS],
-        due_at=None if row[8] is None else moment(row[8]),
-        created_at=moment(row[11]),
-        settled_at=None if row[12] is None else moment(row[12]),
-        error=row[17],
-        message=Message(
-            id=row[1],
-            type=row[14],
-            payload=row[_PAYLOAD],
-            content_type=row[16],
-            key=row[13],
-            version=row[_VERSION],
-            headers=headers,
-            topic=row[15],
-            deliver_at=None if row[9] is None else moment(row[9]),
-            expires_at=None if row[10] is None else moment(row[10]),
-        ),
-    )
+    message = _blank(Message)
+    _type(message, row[14])
+    _payload(message, row[_PAYLOAD])
+    _id(message, row[1])
+    _content_type(message, row[16])
+    _key(message, row[13])
+    _version(message, row[_VERSION])
+    _headers_of(message, headers)
+    _topic(message, row[15])
+    _deliver_at(message, None if row[9] is None else moment(row[9]))
+    _expires_at(message, None if row[10] is None else moment(row[10]))
+    entry = _blank(Entry)
+    _seq(entry, row[0])
+    _route(entry, row[2])
+    _lane(entry, row[3])
+    _state(entry, _STATES[row[4]])
+    _message(entry, message)
+    _attempts(entry, row[_ATTEMPTS])
+    _blocks(entry, bool(row[5]))
+    _behind(entry, bool(row[20]))
+    _unreadable(entry, None)
+    _created_at(entry, moment(row[11]))
+    _due_at(entry, None if row[8] is None else moment(row[8]))
+    _settled_at(entry, None if row[12] is None else moment(row[12]))
+    _error(entry, row[17])
+    return entry
+
+
+def _setters(cls: type) -> Iterator[Callable[[object, object], None]]:
+    """Return what fills each field of a new object, in the order of the fields.
+
+    An entry is made of every row that is ever sent. The constructor of a frozen class takes
+    more than twice as long, and would be half of what reading and settling cost.
+    """
+    return (cls.__dict__[field.name].__set__ for field in fields(cls))
+
+
+_blank = object.__new__
+_type, _payload, _id, _content_type, _key, *_more = _setters(Message)
+_version, _headers_of, _topic, _deliver_at, _expires_at = _more
+_seq, _route, _lane, _state, _message, _attempts, _blocks, *_more = _setters(Entry)
+_behind, _unreadable, _created_at, _due_at, _settled_at, _error = _more
 
 
 def text_of(value: Any) -> Any:
