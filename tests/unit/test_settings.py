@@ -355,7 +355,9 @@ def test_redacted_hides_secrets_and_keeps_the_rest(text: str, shown: str) -> Non
 @given(password=st.text(st.characters(codec="utf-8", exclude_characters="'\" \t\r\n"), min_size=6))
 def test_redacted_hides_any_password_without_spaces(password: str) -> None:
     if not re.search(r"\s", password):
-        assert password not in redacted(f"postgresql://ann:{password}@db.example/shop")
+        shown = redacted(f"postgresql://ann:{password}@db.example/shop")
+        assert shown.replace("postgresql://ann:***@", "").endswith("db.example/shop")
+        assert password not in shown or password in "postgresql://ann:***@db.example/shop"
 
 
 @pytest.mark.parametrize(
