@@ -108,7 +108,9 @@ class Settings:
         document = _document(file) if file else {}
         settings: Settings = reader.build(table, document)
         given = {*document, *reader.variables}
-        origins = {key: reader.origin(key) for key in ("store", "broker") if key in given}
+        origins: dict[str, str] = {
+            key: reader.origin(key) for key in ("store", "broker") if key in given
+        }
         return replace(settings, origins=origins)
 
 

@@ -100,7 +100,6 @@ class Process:
         options: RelayOptions,
         clock: ManualClock,
         lock: Callable[[], None],
-        ahead: bool,
     ) -> None:
         self.name = name
         self.gone = False
@@ -116,7 +115,6 @@ class Process:
         """How many of its calls the store is working on."""
         self._witness = witness
         self._lock = lock
-        self._ahead = ahead
         self._fate: Fate = "health"
         self._spot = ""
         self._gate = asyncio.Event()
@@ -140,7 +138,7 @@ class Process:
         self._fate, self._spot = fate, spot
         self.late = False
         self.confirmed = set()
-        self.task = asyncio.ensure_future(self._round() if self._ahead else self.relay.step())
+        self.task = asyncio.ensure_future(self.relay.step())
         return self.task
 
     def disarm(self) -> None:
@@ -195,16 +193,6 @@ class Process:
             self.asking -= asks
         await self.point(f"after {name}")
         return result
-
-    async def _round(self) -> Step:
-        """Do what `Relay.run` does in a round: the next batch is read while this one is out."""
-        relay = self.relay
-        if relay._tenure.due:
-            await relay._tenure.renew()
-        total = Step()
-        for dispatch in relay._dispatches:
-            total += await dispatch.step(ahead=True)
-        return total
 
     def _note(self, name: str, args: Sequence[Any], result: Any) -> None:
         match name:

@@ -49,7 +49,6 @@ class OutboxMachine(RuleBasedStateMachine):
         keep=st.booleans(),
         stops_key=st.booleans(),
         batch=st.sampled_from([2, 500]),
-        ahead=st.booleans(),
         relays=few,
         first=st.lists(puts, min_size=2, max_size=6),
     )
@@ -59,14 +58,13 @@ class OutboxMachine(RuleBasedStateMachine):
         keep: bool,
         stops_key: bool,
         batch: int,
-        ahead: bool,
         relays: int,
         first: list[Put],
     ) -> None:
         """A broker, some relays, and a backlog."""
         clock = ManualClock()
         ground = type(self).ground(clock)
-        self.world = World(ground, clock, keep=keep, stops_key=stops_key, batch=batch, ahead=ahead)
+        self.world = World(ground, clock, keep=keep, stops_key=stops_key, batch=batch)
         for _ in range(relays):
             self.world.join()
         self.world.write(first)

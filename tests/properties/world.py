@@ -52,7 +52,6 @@ class World:
         keep: bool,
         stops_key: bool,
         batch: int,
-        ahead: bool,
     ) -> None:
         self.runner = asyncio.Runner()
         self.ground = ground
@@ -71,7 +70,6 @@ class World:
         self._options = RelayOptions(
             lease=LEASE, renewal=RENEWAL, batch=batch, keep_sent=keep, probe=PROBE
         )
-        self._ahead = ahead
         self._born = 0
         self.run(self._open())
 
@@ -154,7 +152,6 @@ class World:
                 options=self._options,
                 clock=self.clock,
                 lock=self.ground.lock,
-                ahead=self._ahead,
             )
         )
 
