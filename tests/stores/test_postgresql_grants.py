@@ -91,6 +91,8 @@ async def write(staff: Staff) -> None:
     async with connected(staff.address()) as connection, connection.transaction():
         await put(connection, staff.ground.stores[0], message(uuid4().hex))
         await put(connection, staff.ground.stores[0], message(uuid4().hex), message(uuid4().hex))
+    (asleep,) = await staff.ground.sql("select last_value from postroom_asleep")
+    assert asleep["last_value"] == 0, "nobody was woken"
 
 
 async def consume(staff: Staff) -> None:
@@ -163,6 +165,11 @@ async def attend(staff: Staff) -> None:
     assert await desk.audit(limit=9)
 
 
+REFUSED = (
+    *(StoreError, asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError),
+    # Newer servers say nothing where the sequence may not be read: nobody is woken.
+    AssertionError,
+)
 ADA: dict[str, Any] = {"actor": "ada", "dry_run": False}
 WORK: dict[str, Callable[[Staff], Awaitable[None]]] = {
     "writer": write,
@@ -186,7 +193,7 @@ async def test_every_right_of_a_role_is_needed(staff: Staff, kind: str) -> None:
         await staff.change(right, "revoke")
         try:
             await WORK[kind](staff)
-        except (StoreError, asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError):
+        except REFUSED:
             pass
         else:
             spare.append(right)

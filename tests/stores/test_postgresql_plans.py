@@ -31,8 +31,8 @@ from generate_series(1, {count}) as n
 FULL = 60_000
 """Rows that were sent."""
 LATER = 4_000_000_000_000_000
-READ = 700
-"""Buffers that one read of a hundred rows may take, with some dead ones left by other tests."""
+READ = 500
+"""Buffers that one read of a hundred rows may take."""
 WRITTEN = 40
 """Buffers that changing one row may take, with all its indexes."""
 
@@ -175,9 +175,9 @@ async def read(store: PostgresqlStore, lanes: list[Lane]) -> list[Entry]:
     return list(await store.read(lanes, limit=500, per_lane=500, max_bytes=8 << 20))
 
 
-async def test_read(store: PostgresqlStore, seen: Seen) -> None:
+async def test_read(store: PostgresqlStore, ground: Ground, seen: Seen) -> None:
     lanes = await lease(store)
-    await read(store, lanes)
+    await ground.raised(store, lanes)
     seen.clear()
 
     assert len(await read(store, lanes)) == 100
@@ -185,10 +185,10 @@ async def test_read(store: PostgresqlStore, seen: Seen) -> None:
     check(seen, "read", READ, "outbox_ready", "outbox_blockers")
 
 
-async def test_read_with_nothing_ready(store: PostgresqlStore, seen: Seen) -> None:
+async def test_read_with_nothing_ready(store: PostgresqlStore, ground: Ground, seen: Seen) -> None:
     lanes = await lease(store)
     await store.settle(lanes, sent(*await read(store, lanes)), keep=False)
-    await read(store, lanes)
+    await ground.raised(store, lanes)
     seen.clear()
 
     assert await read(store, lanes) == []
@@ -284,11 +284,11 @@ async def test_discard_by_key(store: PostgresqlStore, state: State) -> None:
 
 
 async def test_a_key_with_many_held_rows_costs_the_others_nothing(
-    store: PostgresqlStore, seen: Seen
+    store: PostgresqlStore, ground: Ground, seen: Seen
 ) -> None:
     """Five thousand rows of one key are held in this table."""
     lanes = await lease(store)
-    await read(store, lanes)
+    await ground.raised(store, lanes)
     seen.clear()
     entries = await read(store, lanes)
     await store.settle(lanes, sent(*entries), keep=False)
