@@ -14,6 +14,7 @@ _LIMIT = 63
 _SHARED = (
     *("now", "columns", "fence", "nudge", "due", "still-ready", "followed", "blocking"),
     "hash-of-blocker",
+    "woken",
 )
 """Queries that are parts of others."""
 _FRAGMENT = re.compile(rf"\{{({'|'.join(_SHARED)})\}}")

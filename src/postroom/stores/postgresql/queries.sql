@@ -22,12 +22,21 @@ set local jit = off;
 set local enable_seqscan = off;
 set local enable_bitmapscan = off;
 
+-- name: woken
+-- 0, and wakes whoever sleeps; the same as in the table's own default for `created_at`.
+case
+    when pg_sequence_last_value('postroom_asleep') > 0
+        and pg_sequence_last_value('postroom_asleep')
+            > extract(epoch from clock_timestamp()) * 1000000
+        then postroom_wake('postroom_asleep', 'postroom_outbox')
+    else 0
+end;
+
 -- name: insert-one
 insert into postroom_outbox
-    (id, route, lane, version, expires_at, created_at,
-     key, type, topic, content_type, headers, payload)
+    (id, route, lane, version, expires_at, key, type, topic, content_type, headers, payload)
 values
-    (:id, :route, :lane, cast(:version as bigint), cast(:expires_at as bigint), {now},
+    (:id, :route, :lane, cast(:version as bigint), cast(:expires_at as bigint),
      :key, :type, :topic, :content_type, :headers, :payload);
 
 -- name: insert-many
@@ -41,7 +50,7 @@ select
     case when new.deliver_at > clock.now then new.deliver_at end,
     new.deliver_at, new.expires_at, clock.now,
     new.key, new.type, new.topic, new.content_type, new.headers, new.payload
-from (select {now} as now) as clock,
+from (select {now} + {woken} as now) as clock,
     unnest(
         cast(:ids as text[]), cast(:routes as text[]), cast(:lanes as smallint[]),
         cast(:versions as bigint[]), cast(:deliver_ats as bigint[]),

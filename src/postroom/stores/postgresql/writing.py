@@ -26,8 +26,8 @@ _ARRAYS = {
 def insert(sql: Mapping[str, str], messages: Sequence[Addressed], now: int | None) -> Statement:
     """Return one statement for all rows; the database decides which of them are scheduled."""
     rows = [new_row(message, 0) for message in messages]
-    if len(rows) == 1 and rows[0]["deliver_at"] is None:
-        return Statement(sql["insert-one"], [{**rows[0], "now": now}], "insert")
+    if len(rows) == 1 and now is None and rows[0]["deliver_at"] is None:
+        return Statement(sql["insert-one"], rows, "insert")
     if not rows:
         return Statement(sql["insert-many"], [], "insert")
     many = {name: [row[column] for row in rows] for name, column in _ARRAYS.items()}

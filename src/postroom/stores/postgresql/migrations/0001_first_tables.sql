@@ -19,8 +19,7 @@ create table postroom_outbox (
     due_at bigint,
     deliver_at bigint,
     expires_at bigint,
-    created_at bigint not null
-        default cast(extract(epoch from clock_timestamp()) * 1000000 as bigint),
+    created_at bigint not null,
     settled_at bigint,
     attempts integer not null default 0,
     lane smallint not null check (lane between 0 and 63),
@@ -98,19 +97,27 @@ create table postroom_relay (
 -- Whoever wakes the relays takes the word back, so that a burst of writers notifies once.
 create sequence postroom_asleep as bigint minvalue 0 start 0;
 
-create function postroom_wake() returns trigger language plpgsql as $$
+create function postroom_wake(asleep regclass, outbox regclass) returns bigint
+language plpgsql as $$
 begin
-    perform setval(cast(format('%I.postroom_asleep', tg_table_schema) as regclass), 0);
-    perform pg_notify('postroom-' || cast(tg_relid as text), '');
-    return null;
+    perform setval(asleep, 0);
+    perform pg_notify('postroom-' || cast(cast(outbox as oid) as text), '');
+    return 0;
 end
 $$;
-create trigger postroom_outbox_wake after insert on postroom_outbox for each statement
-    when (
-        pg_sequence_last_value('postroom_asleep')
-        > extract(epoch from clock_timestamp()) * 1000000
-    )
-    execute function postroom_wake();
+
+-- Every row tells the time, and the first one after somebody fell asleep wakes him: asking costs
+-- nothing that could be measured here, and 20 to 40 microseconds in a trigger.
+alter table postroom_outbox alter created_at set default (
+    cast(extract(epoch from clock_timestamp()) * 1000000 as bigint)
+    + case
+        when pg_sequence_last_value('postroom_asleep') > 0
+            and pg_sequence_last_value('postroom_asleep')
+                > extract(epoch from clock_timestamp()) * 1000000
+            then postroom_wake('postroom_asleep', 'postroom_outbox')
+        else 0
+    end
+);
 
 -- The messages that took effect. The key is the SHA-256 of the id's UTF-8 bytes: exact for ids
 -- of any length. The readable id is shortened and only for people.
