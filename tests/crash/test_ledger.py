@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from postroom.lab.books import at_broker
 from postroom.lab.ledger import Books, Effect, Order, Row, judge
 from postroom.lab.storm import schedule
 
@@ -121,6 +122,18 @@ def test_copies_beyond_the_first_are_resent() -> None:
     verdict = judge(Books(orders=ORDERS[:1], arrivals=["a1", "a1", "a1"]))
 
     assert verdict.resent == 2
+
+
+@pytest.mark.parametrize(("arrived", "disorder"), [("a1 a2 a1 a3", 0), ("a2 a1 a3 a2", 1)])
+def test_without_consumers_the_first_copies_are_judged(arrived: str, disorder: int) -> None:
+    ids = arrived.split()
+    orders = ORDERS[:3]
+
+    verdict = judge(
+        Books(orders=orders, effects={"broker": at_broker(orders, ids)}, arrivals=ids),
+    )
+
+    assert (verdict.lost, verdict.out_of_order, verdict.resent) == (0, disorder, 1)
 
 
 def test_one_seed_is_one_storm() -> None:

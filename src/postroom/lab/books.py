@@ -64,15 +64,17 @@ def read(places: Places, excused: Collection[str] = ()) -> Books:
         )
     ]
     broker = places.deliveries
+    arrived = arrivals(places)
     return Books(
         orders=orders,
-        effects={consumer: effects(places, consumer) for consumer in places.consumers},
+        effects={consumer: effects(places, consumer) for consumer in places.consumers}
+        or {"broker": at_broker(orders, arrived)},
         outbox=outbox,
         waiting=_by_group(
             broker.read("SELECT grp, id FROM delivery JOIN message USING (position)")
         ),
         graves=_by_group(broker.read("SELECT grp, id FROM dead_letter")),
-        arrivals=arrivals(places),
+        arrivals=arrived,
         excused=excused,
     )
 
@@ -186,6 +188,16 @@ def outstanding(places: Places) -> tuple[int, str]:
     )
     seen = (unsent, sorted(moved.items()), waiting, tried, effect_count(places), attempts(places))
     return unsent + waiting, repr(seen)
+
+
+def at_broker(orders: Sequence[Order], arrived: Sequence[str]) -> Sequence[Effect]:
+    """Return the first copies that the broker took as if each were an effect."""
+    placed = {order.message_id: order for order in orders}
+    return [
+        Effect(message_id=id_, customer=order.customer, n=order.n, amount=order.amount)
+        for id_ in dict.fromkeys(arrived)
+        if (order := placed.get(id_)) is not None
+    ]
 
 
 def _count(database: Database, sql: str, *values: object) -> int:
