@@ -11,7 +11,19 @@ from postroom.store import Query
 from postroom.stores.postgresql import PostgresqlStore, reading
 from postroom.stores.postgresql.marks import Candidate
 from postroom.stores.postgresql.work import Work
-from tests.stores.postgresql import SECOND, Ground, Plant, ids, lease, message, put, sent, waiting
+from tests.stores.postgresql import (
+    LEASE,
+    RENEWAL,
+    SECOND,
+    Ground,
+    Plant,
+    ids,
+    lease,
+    message,
+    put,
+    sent,
+    waiting,
+)
 
 AT_ONCE: Plant = ("own-transaction", "cast(cast(pg_current_xact_id() as text) as bigint)", "0")
 """Raises the mark without waiting for older transactions."""
@@ -219,6 +231,24 @@ async def test_a_desk_lowers_the_mark_while_the_owner_raises_it(
     await store._database.write(lambda work: reading.keep(work, worth))
 
     assert await lost(ground, store, lanes) == ([] if plant is None else ["parked"])
+
+
+async def test_a_busy_route_leaves_the_marks_of_a_quiet_one_their_turn(ground: Ground) -> None:
+    store = await ground.store()
+    lanes = await store.lease(
+        "relay", routes={"busy": True, "quiet": True}, lease=LEASE, renewal=RENEWAL
+    )
+    busy = [lane for lane in lanes if lane.route == "busy"]
+    quiet = [lane for lane in lanes if lane.route == "quiet"]
+    async with ground.connected() as writer:
+        for route in ("busy", "quiet"):
+            await put(writer, store, message(route), route=route)
+    await store.settle(lanes, sent(*await ground.look(store, lanes)), keep=False)
+
+    assert await ground.raised(store, busy)
+    await ground.look(store, quiet)
+
+    assert mark(store, quiet) == 2
 
 
 async def test_the_next_owner_begins_at_the_kept_mark(ground: Ground) -> None:

@@ -62,6 +62,7 @@ class Marks:
         self._tick = tick
         self._lanes: dict[Lane, Mark] = {}
         self._candidate: Candidate | None = None
+        self._ripe: Candidate | None = None
         self._stirred = False
         self._propose_at = tick()
         self._keep_at = tick() + KEEP_EVERY
@@ -81,7 +82,12 @@ class Marks:
         Lanes of which nothing came back for want of room must not be in `seen`. Rows in `skip`
         were left out although they are ready.
         """
-        ripe = self._candidate if self._ripe(oldest) else None
+        if self._candidate is not None and oldest >= self._candidate.transaction:
+            # Kept for the lanes that other reads see: later snapshots see as much.
+            self._ripe, self._candidate = self._candidate, None
+        ripe = self._ripe
+        if ripe is not None and oldest < ripe.transaction:
+            ripe = None
         for lane, one in seen.items():
             mark = self._lanes.setdefault(lane, Mark())
             if mark.nudges != one.nudges:
@@ -92,11 +98,6 @@ class Marks:
                 if one.first is not None:
                     bounds.append(one.first - 1)
                 mark.place = max(mark.place, min(bounds))
-        if ripe is not None:
-            self._candidate = None
-
-    def _ripe(self, oldest: int) -> bool:
-        return self._candidate is not None and oldest >= self._candidate.transaction
 
     @property
     def wants_candidate(self) -> bool:
@@ -139,7 +140,7 @@ class Marks:
     def forget(self) -> None:
         """Forget everything: the next read begins at the marks in the lanes' rows."""
         self._lanes.clear()
-        self._candidate = None
+        self._candidate = self._ripe = None
 
 
 def known(lanes: Sequence[Lane], marks: Marks) -> dict[str, Any]:
