@@ -132,7 +132,7 @@ async def state(pool: Any) -> set[tuple[object, ...]]:
     found: set[tuple[object, ...]] = set()
     for query in (
         "select name, setting from pg_settings where context = 'user'",
-        "select locktype, mode from pg_locks where locktype = 'advisory'",
+        "select mode from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()",
         "select statement from pg_prepared_statements where name <> ''",
         "select pg_listening_channels()",
     ):
