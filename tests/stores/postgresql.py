@@ -31,9 +31,7 @@ async def drop(url: str, schema: str) -> None:
     """Remove a schema and everything in it."""
     connection = await asyncpg.connect(url)
     try:
-        await connection.execute(
-            f"set client_min_messages = warning; drop schema if exists {identifier(schema)} cascade"
-        )
+        await connection.execute(f"drop schema if exists {identifier(schema)} cascade")
     finally:
         await connection.close()
 

@@ -234,7 +234,7 @@ async def test_tables_that_were_dropped_are_told_and_made_again(ground: Ground) 
     await lease(store)
     async with ground.connected() as person:
         quoted = ground.schema.replace('"', '""')
-        await person.execute(f'set client_min_messages = warning; drop schema "{quoted}" cascade')
+        await person.execute(f'drop schema "{quoted}" cascade')
 
     with pytest.raises(SchemaMismatch, match="postroom init"):
         await lease(store)
