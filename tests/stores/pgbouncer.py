@@ -13,6 +13,9 @@ import pytest
 
 from postroom.lab.servers.postgresql import free_port, new_home, own, unprivileged
 
+SESSIONS = 8
+"""With the server, for one database."""
+
 _CONFIG = """
 [databases]
 * = host={host} port={port} user={user}
@@ -23,7 +26,7 @@ listen_port = {listen}
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = 8
+default_pool_size = {sessions}
 max_client_conn = 200
 """
 
@@ -44,7 +47,11 @@ def pooled(url: str) -> Iterator[str]:
     config = home / "pgbouncer.ini"
     config.write_text(
         _CONFIG.format(
-            host=server.hostname, port=server.port or 5432, user=server.username, listen=listen
+            host=server.hostname,
+            port=server.port or 5432,
+            user=server.username,
+            listen=listen,
+            sessions=SESSIONS,
         )
     )
     own(home)

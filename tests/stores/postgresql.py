@@ -39,7 +39,7 @@ async def drop(url: str, schema: str) -> None:
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Any]:
     """Give a connection of the caller's own."""
-    connection = await asyncpg.connect(url)
+    connection = await asyncpg.connect(url, statement_cache_size=0)
     try:
         yield connection
     finally:

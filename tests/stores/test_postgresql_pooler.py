@@ -1,13 +1,11 @@
 """Everything but wake-ups works behind a pooler in transaction mode."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -19,8 +17,8 @@ from postroom.stores.postgresql import PostgresqlStore
 from postroom.testing.conformance.stage import Run
 from postroom.testing.conformance.store_suite import StoreSuite
 from tests.servers import Server, needed, postgresql_servers
-from tests.stores.pgbouncer import pooled
-from tests.stores.postgresql import AWKWARD, Ground, drop, lease, run
+from tests.stores.pgbouncer import SESSIONS, pooled
+from tests.stores.postgresql import AWKWARD, Ground, connected, drop, lease, run
 
 
 class DeafStore(PostgresqlStore):
@@ -107,14 +105,13 @@ async def test_a_direct_connection_is_not_taken_for_a_pooler(
     await store.close()
 
 
-async def test_nothing_stays_behind_in_a_session(ground: Ground) -> None:
+async def test_nothing_stays_behind_in_a_session(ground: Ground, server: Server) -> None:
     """Whoever gets the server's connection next finds it as it was."""
-    store = await ground.store(timed=False)
-    lanes = await lease(store)
-    async with asyncpg.create_pool(
-        ground.url, min_size=8, max_size=8, statement_cache_size=0
-    ) as others:
-        before = await state(others)
+    with pooled(server.url) as untouched:
+        before = await state(untouched)
+        store = PostgresqlStore(untouched, schema=ground.schema)
+        await store.open()
+        lanes = await lease(store)
 
         for _ in range(20):
             await store.read(lanes, limit=9, per_lane=9, max_bytes=999)
@@ -122,20 +119,24 @@ async def test_nothing_stays_behind_in_a_session(ground: Ground) -> None:
             await store.settle(lanes, [], keep=True)
             await store.wait(timedelta(0))
 
-        after = await state(others)
+        after = await state(untouched)
+        await store.close()
 
     assert after == before
 
 
-async def state(pool: Any) -> set[tuple[object, ...]]:
-    """Return what the sessions of the server hold, as seen through every connection at once."""
+async def state(url: str) -> set[tuple[object, ...]]:
+    """Return what all sessions of that pooler hold: as many transactions as it has, at once."""
     found: set[tuple[object, ...]] = set()
-    for query in (
-        "select name, setting from pg_settings where context = 'user'",
-        "select mode from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()",
-        "select statement from pg_prepared_statements where name <> ''",
-        "select pg_listening_channels()",
-    ):
-        for rows in await asyncio.gather(*(pool.fetch(query) for _ in range(8))):
-            found |= {tuple(row) for row in rows}
+    async with AsyncExitStack() as stack:
+        for _ in range(SESSIONS):
+            session = await stack.enter_async_context(connected(url))
+            await stack.enter_async_context(session.transaction())
+            for query in (
+                "select name, setting from pg_settings where context = 'user'",
+                "select mode from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()",
+                "select statement from pg_prepared_statements where name <> ''",
+                "select pg_listening_channels()",
+            ):
+                found |= {tuple(row) for row in await session.fetch(query)}
     return found

@@ -21,6 +21,11 @@ Doing = Callable[[Work], Awaitable[T]]
 _TRIES = 5
 """Of a transaction that met another (a deadlock, a serialization failure)."""
 _MILLISECOND = timedelta(milliseconds=1)
+_ARRAYS = (
+    "select cast($1 as bigint[]), cast($2 as smallint[]), cast($3 as text[]),"
+    " cast($4 as bytea[]), cast($5 as boolean[]), cast($6 as integer[])"
+)
+"""Every array that the queries send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +195,11 @@ class Database:
             await pool.expire_connections()
 
     async def _connected(self, connection: Any) -> None:
+        # Before it first sends an array, asyncpg looks up its type and turns jit off meanwhile. In
+        # a transaction where jit is off already it would stay off in the session, outside any
+        # transaction behind a pooler in the session of somebody else.
+        async with connection.transaction():
+            await connection.fetch(_ARRAYS, *[None] * _ARRAYS.count("$"))
         connection.add_termination_listener(lambda _connection: self.on_lost())
 
     async def _explained(self, error: BaseException) -> StoreError:
