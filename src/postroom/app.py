@@ -9,6 +9,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Self
 
+from postroom._tasks import task_group
 from postroom.broker import Broker
 from postroom.consumer import Consumer
 from postroom.desk import Desk
@@ -128,7 +129,7 @@ class Postroom:
         for one in signals:
             loop.add_signal_handler(one, end)
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 group.create_task(self.run_relay(stop))
                 for consumer in consumers:
                     group.create_task(self.run_consumer(consumer, stop))

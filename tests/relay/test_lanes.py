@@ -299,10 +299,8 @@ async def test_run_raises_what_waiting_cannot_cure(stage: Stage) -> None:
 
     relay = Relay(Wrong(stage.store), stage.broker)
 
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(LookupError, match="a bug"):
         await asyncio.wait_for(relay.run(asyncio.Event()), 10)
-
-    assert raised.group_contains(LookupError)
 
 
 @pytest.mark.parametrize(

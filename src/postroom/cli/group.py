@@ -58,9 +58,6 @@ _NOT_OURS = (typer.Abort, BrokenPipeError)
 
 def _told(error: Exception) -> tuple[Exit, str, str]:
     match error:
-        case ExceptionGroup(exceptions=(Exception() as first, *_)):
-            # A task group wraps what ended it; the rest are its companions.
-            return _told(first)
         case CommandFailed():
             return error.code, error.reason, error.cure
         case PostroomError():

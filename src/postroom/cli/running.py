@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from postroom import events
+from postroom._tasks import task_group
 from postroom.app import Postroom
 from postroom.broker import Keeper
 from postroom.cli.exits import CommandFailed, Exit
@@ -161,7 +162,7 @@ async def _until(runs: Runs, empty: Empty | None, timeout: str | None, tally: Ta
     stop = asyncio.Event()
     late = False
     with stopped_by_signals(stop):
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             running = group.create_task(_stopping(runs, stop))
             if empty is not None:
                 try:
@@ -235,7 +236,7 @@ def _queues_empty(postroom: Postroom, consumers: Sequence[Consumer]) -> Empty:
 
 def _all(postroom: Postroom, consumers: Sequence[Consumer]) -> Runs:
     async def runs(stop: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             for consumer in consumers:
                 group.create_task(postroom.run_consumer(consumer, stop))
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from postroom import events
 from postroom._clock import Clock
+from postroom._tasks import to_its_end
 from postroom.errors import (
     BrokerError,
     NotAttempted,
@@ -281,7 +282,7 @@ class Dispatch:
         Cancelling does not stop it: what the broker confirmed would be sent a second time.
         """
         self._unsettled = lanes, settled
-        done = await _to_its_end(self._store.settle(lanes, settled, keep=self._options.keep_sent))
+        done = await to_its_end(self._store.settle(lanes, settled, keep=self._options.keep_sent))
         self._unsettled = None
         refused = tuple(one.entry for one in settled if one.entry.seq not in done)
         for one in settled:
@@ -313,13 +314,3 @@ class Dispatch:
             for one in settled
         )
         return Step(sent=sent, refused=refused)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await the work even when cancelled meanwhile; the cancellation follows it."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise

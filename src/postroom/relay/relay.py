@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from postroom import events
 from postroom._clock import Clock, SystemClock
+from postroom._tasks import task_group
 from postroom.errors import StoreUnavailable
 from postroom.events import Observer, Observers
 from postroom.relay.dispatch import Dispatch, Step
@@ -100,7 +101,7 @@ class Relay:
         self._stopping = False
         self._observers.emit(events.RelayStarted(relay=self.name))
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 background = [group.create_task(self._keep()), group.create_task(self._listen())]
                 loops = [group.create_task(self._serve(one)) for one in self._dispatches]
                 await stop.wait()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from postroom._redact import redacted
+from postroom._tasks import to_its_end
 from postroom.errors import SchemaMismatch, StoreError
 from postroom.stores.postgresql.errors import CLIENT_ERRORS, again, lost, schema_at_fault, translate
 from postroom.stores.postgresql.work import Work
@@ -119,7 +120,7 @@ class Database:
         """
         if checked:
             await self._ensure()
-        return await _to_its_end(self._run("begin-write", work, slow=slow))
+        return await to_its_end(self._run("begin-write", work, slow=slow))
 
     async def _ensure(self) -> None:
         if self._pool is not None and not self._checked:
@@ -252,13 +253,3 @@ async def _rolled_back(connection: Any, seconds: float) -> bool:
     except CLIENT_ERRORS:
         return False
     return True
-
-
-async def _to_its_end(work: Awaitable[T]) -> T:
-    """Await the work even when cancelled meanwhile; the cancellation follows it."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
