@@ -229,6 +229,35 @@ async def test_a_transaction_that_meets_others_for_ever_is_given_up(ground: Grou
         await store._database.write(unlucky)
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        *("08006", "25006", "25P03", "25P04", "28000", "28P01", "3D000", "53000", "53100", "53200"),
+        *("53300", "53400", "55P03", "57014", "57P01", "57P02", "57P03", "57P04", "57P05", "58030"),
+    ],
+)
+async def test_what_waiting_may_cure_is_an_outage(ground: Ground, state: str) -> None:
+    store = await ground.store()
+
+    async def unlucky(work: Work) -> None:
+        await work.script(f"do $$ begin raise exception using errcode = '{state}'; end $$")
+
+    with pytest.raises(StoreUnavailable, match=state):
+        await store._database.write(unlucky)
+
+
+@pytest.mark.parametrize("state", ["22012", "23505", "42501", "42601", "P0001", "XX000"])
+async def test_what_waiting_cannot_cure_is_none(ground: Ground, state: str) -> None:
+    store = await ground.store()
+
+    async def wrong(work: Work) -> None:
+        await work.script(f"do $$ begin raise exception using errcode = '{state}'; end $$")
+
+    with pytest.raises(StoreError, match=state) as caught:
+        await store._database.write(wrong)
+    assert not isinstance(caught.value, StoreUnavailable)
+
+
 async def test_tables_that_were_dropped_are_told_and_made_again(ground: Ground) -> None:
     store = await ground.store()
     await lease(store)

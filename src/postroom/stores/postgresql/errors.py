@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from postroom.connections.sqlstates import missing, sqlstate
+from postroom.connections.sqlstates import away, missing, sqlstate
 from postroom.errors import StoreError, StoreUnavailable
 
 CLIENT_ERRORS = (
@@ -18,24 +18,14 @@ CLIENT_ERRORS = (
 
 _AGAIN = {"40001", "40P01"}
 _READ_ONLY = "25006"
-_CURES = {
-    _READ_ONLY: "it is read-only: a standby, or a primary that was demoted",
-    "40001": "it keeps refusing a transaction that others contend with",
-    "40P01": "it keeps finding a deadlock",
-    "3D000": "the database does not exist: create it, or correct the address",
-    "53100": "its disk is full: free some space",
+_OURS = {
     "53200": "it has no memory left",
-    "53300": "it has no connection left: raise max_connections, or use a pooler",
-    "55P03": "a lock was held for too long: look for a transaction that stays open",
+    "53400": "a limit of its configuration was reached",
     "57014": "a statement took too long and was cancelled",
-    "57P01": "it is shutting down, or somebody ended the connection",
-    "57P02": "it has crashed and recovers",
-    "57P03": "it is starting up or shutting down",
-    "57P05": "it ended a connection that was idle for too long",
     "25P03": "it ended a transaction that was idle for too long: the process was stopped",
     "25P04": "it ended a transaction that took too long",
 }
-_UNAVAILABLE = ("08", "53", "57P", "58")
+"""Outages for the store, whose transactions are short; in a handler they may be its own doing."""
 
 
 def again(error: BaseException) -> bool:
@@ -59,10 +49,8 @@ def schema_at_fault(error: BaseException) -> bool:
 def translate(error: BaseException, place: str) -> StoreError:
     """Return the store's error that says what to do; the caller raises it from the cause."""
     state = sqlstate(error) or ""
-    if state in _CURES:
-        return StoreUnavailable(f"{place}: {_CURES[state]} ({state}: {error})")
-    if state.startswith(_UNAVAILABLE):
-        return StoreUnavailable(f"{place}: {error} ({state})")
+    if (reason := _OURS.get(state) or away(state)) is not None:
+        return StoreUnavailable(f"{place}: {reason} ({state}: {error})")
     if state:
         return StoreError(f"{place}: {error} ({state})")
     if isinstance(error, TimeoutError):
