@@ -105,6 +105,12 @@ def effect_count(places: Places) -> int:
     )
 
 
+def in_effect(places: Places, message_id: str) -> bool:
+    """Say whether every consumer has done what this message asks for."""
+    sql = "SELECT count(*) FROM effects WHERE message_id = ?"
+    return all(_count(places.effects(one), sql, message_id) for one in places.consumers)
+
+
 def order_count(places: Places) -> int:
     """Count the orders that were committed."""
     return _count(places.shop, "SELECT count(*) FROM orders")

@@ -69,6 +69,12 @@ class Places:
         self.journals.mkdir(parents=True, exist_ok=True)
         self.broker.parent.mkdir(exist_ok=True)
 
+    def move(self, address: str) -> None:
+        """Have the databases looked for at another address from now on."""
+        self.address = address
+        for name in [name for name in self._databases if name != "broker"]:
+            self._databases.pop(name).close()
+
     def remove(self) -> None:
         """Drop the schemas, if the databases are such; the folder is left."""
         for name in ("shop", *self.consumers):

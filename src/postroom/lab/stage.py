@@ -73,6 +73,7 @@ class Stage:
         """When the last fault was over."""
         self._quiet_at: float | None = None
         self._tending: asyncio.Task[None] | None = None
+        self._at_the_end: list[Callable[[], None]] = []
 
     async def open(self) -> None:
         """Create the files, and begin to look after the processes."""
@@ -92,6 +93,17 @@ class Stage:
         finally:
             kill(actors)
             self.marks.close()
+            for work in self._at_the_end:
+                await asyncio.to_thread(work)
+
+    def at_the_end(self, work: Callable[[], None]) -> None:
+        """Have something done when the judge and all processes are."""
+        self._at_the_end.append(work)
+
+    def move(self, address: str) -> None:
+        """Look for the databases at another address; processes do so when they start."""
+        self.places.move(address)
+        self.through = address
 
     # Processes
 
@@ -164,6 +176,24 @@ class Stage:
         await self.until(
             "effects go on", lambda: books.effect_count(self.places) >= before + count, seconds
         )
+
+    async def goes_on(self, after: str, seconds: float) -> None:
+        """Ask that an order placed now is taken, sent and dealt with by everybody in that time."""
+        began = time.monotonic()
+        placed: list[str] = []
+
+        def place() -> bool:
+            placed.append(self.place(0))
+            return True
+
+        await self.until(f"an order is taken after {after}", place, seconds)
+        await self.until(
+            f"it is in effect within {seconds:g} s",
+            lambda: books.in_effect(self.places, placed[-1]),
+            seconds - (time.monotonic() - began),
+        )
+        took = time.monotonic() - began
+        self.check(f"an order was in effect {took:.1f} s after {after}", took <= seconds)
 
     async def still(self, seconds: float = LIMIT) -> bool:
         """Wait until everything is done; return False when something is stuck.

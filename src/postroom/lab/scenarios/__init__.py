@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 
 from postroom.lab.scenario import Scenario
-from postroom.lab.scenarios import brokers, consumers, contention, keys, relays, servers, writers
+from postroom.lab.scenarios import (
+    brokers,
+    consumers,
+    contention,
+    failover,
+    keys,
+    relays,
+    servers,
+    writers,
+)
 
 SCENARIOS: Sequence[Scenario] = (
     *writers.SCENARIOS,
@@ -13,4 +22,5 @@ SCENARIOS: Sequence[Scenario] = (
     *consumers.SCENARIOS,
     *contention.SCENARIOS,
     *servers.SCENARIOS,
+    *failover.SCENARIOS,
 )

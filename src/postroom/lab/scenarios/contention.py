@@ -12,7 +12,7 @@ from postroom.lab.stage import LEASE, Stage
 _WRITERS = 8
 _RELAYS = 4
 _KEYS = 200
-_MESSAGES = 5_000
+_MESSAGES = 3_000
 _DAWDLES = 0.05
 _EVERY = 0.4
 """Seconds between two things that happen to relays."""
@@ -34,8 +34,10 @@ async def contending_writers(stage: Stage) -> None:
     await stage.still(_LONGEST)
     retried = sum(len(relay.said("Retried")) for relay in stage.actors_of("relay"))
     stage.check(f"messages were refused ({retried})", retried > 0)
-    frozen = sum(bool(relay.said("LanesLost")) for relay in stage.actors_of("relay"))
-    stage.check(f"relays lost their lanes ({frozen})", frozen > 0)
+    for event, what in (("LanesLost", "lost their lanes"), ("LanesGiven", "gave lanes back")):
+        relays_that = sum(bool(relay.said(event)) for relay in stage.actors_of("relay"))
+        stage.check(f"relays {what} ({relays_that})", relays_that > 0)
+    stage.check(f"relays were killed ({stage.kills})", stage.kills > 0)
 
 
 async def _trouble(

@@ -9,57 +9,70 @@ from postroom.lab import books, power, shop
 from postroom.lab.ground import to_its_end
 from postroom.lab.kill import Point
 from postroom.lab.plants import BY_POSITION
-from postroom.lab.processes import Actor
 from postroom.lab.scenario import Scenario
+from postroom.lab.scenarios.crew import (
+    SOON,
+    Complaints,
+    close_shop,
+    nobodys_fault,
+    open_shop,
+    said_more,
+)
 from postroom.lab.servers import pgbouncer
 from postroom.lab.servers.postgresql import new_home
 from postroom.lab.servers.proxy import Proxy
 from postroom.lab.stage import Stage
 
-_SOON = 10
-"""Seconds within which everything goes on again."""
 _LATE = 8
 """Customers whose order is committed late."""
+_ENDED = 40
+"""Sessions that are ended in the middle of a transaction."""
 
 
 async def server_restart(stage: Stage) -> None:
     """The server is shut down and started, twice, while everybody works."""
-    services = await _open(stage)
+    services = await open_shop(stage)
     for _ in range(2):
-        await power.shut_down(stage)
-        await asyncio.sleep(0.5)
-        await power.start(stage)
-        await stage.moving(10, seconds=_SOON)
-    stage.healed()
-    await _close(stage, services)
-    await _nobodys_fault(stage)
+        complaints = Complaints(stage, "relay", "orders")
+        async with power.down(stage, power.shut_down):
+            await complaints.of_all()
+        stage.healed()
+        await stage.goes_on("the server's return", SOON)
+    await close_shop(stage, services)
+    await nobodys_fault(stage)
 
 
 async def server_killed(stage: Stage) -> None:
     """The server and all its processes die by SIGKILL, three times, and recover."""
-    services = await _open(stage)
+    services = await open_shop(stage)
     for _ in range(3):
-        await power.crash(stage)
-        await asyncio.sleep(0.2)
-        await power.start(stage)
-        await stage.moving(10, seconds=_SOON)
-    stage.healed()
-    await _close(stage, services)
-    await _nobodys_fault(stage)
+        complaints = Complaints(stage, "relay", "orders")
+        async with power.down(stage, power.crash):
+            await complaints.of_all()
+        stage.healed()
+        await stage.goes_on("the server's return", SOON)
+    await close_shop(stage, services)
+    await nobodys_fault(stage)
 
 
 async def backend_terminated(stage: Stage) -> None:
     """Sessions of everybody are ended in the middle of their transactions, forty times."""
-    services = await _open(stage)
-    ended, until = 0, time.monotonic() + 20
-    while ended < 40 and time.monotonic() < until:
-        ended += power.end_sessions(stage, 3)
+    services = await open_shop(stage, per_second=20)
+    parts = {"relay", "consumer", "orders"}
+    complaints = Complaints(stage, *parts)
+    ended = wrote = 0
+    until = time.monotonic() + 30
+    while (ended < _ENDED or complaints.parts() < parts) and time.monotonic() < until:
+        some, of_them_wrote = power.end_sessions(stage, 3)
+        ended, wrote = ended + some, wrote + of_them_wrote
         await asyncio.sleep(0.05)
-    stage.check(f"many transactions were ended ({ended})", ended >= 40)
     stage.healed()
-    await stage.moving(10, seconds=_SOON)
-    await _close(stage, services)
-    await _nobodys_fault(stage)
+    stage.check(f"many transactions were ended ({ended})", ended >= _ENDED)
+    stage.check(f"some of them had written ({wrote})", wrote >= _ENDED // 4)
+    stage.check("services, relays and consumers were struck", complaints.parts() == parts)
+    await stage.goes_on("the last session was ended", SOON)
+    await close_shop(stage, services)
+    await nobodys_fault(stage)
 
 
 async def wire_cut(stage: Stage) -> None:
@@ -68,40 +81,36 @@ async def wire_cut(stage: Stage) -> None:
         address = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
         cut = stage.start("relay", "cut relay", address=address)
         stage.start_consumers()
-        services = [stage.start("orders", per_second=40) for _ in range(2)]
+        services = [stage.start("orders", per_second=10) for _ in range(2)]
         await stage.moving(10)
         for successor in ("second relay", "third relay"):
             lost, back = len(cut.said("StoreLost")), len(cut.said("StoreBack"))
             proxy.silence()
             stage.marks.begin("wire", "fault", "cut")
-            await _said_more(stage, cut, "StoreLost", lost)
+            await said_more(stage, cut, "StoreLost", lost)
             stage.start("relay", successor)
-            await stage.moving(20)
+            await stage.goes_on("a relay noticed the cut", SOON)
             proxy.restore()
             stage.marks.end("wire", "fault")
-            await _said_more(stage, cut, "StoreBack", back)
+            await said_more(stage, cut, "StoreBack", back)
         stage.healed()
-        await _close(stage, services)
+        await close_shop(stage, services)
         await stage.still()
         cut.terminate()
         await stage.ended(cut)
-    await _nobodys_fault(stage)
+    await nobodys_fault(stage)
 
 
 async def read_only(stage: Stage) -> None:
     """The server refuses every write for a while, as a primary that was demoted."""
-    services = await _open(stage)
-    everyone = (*stage.actors_of("relay"), *stage.actors_of("consumer"))
+    services = await open_shop(stage)
+    complaints = Complaints(stage, "relay", "consumer", "orders")
     async with power.read_only(stage):
-        for actor in everyone:
-            event = "StoreLost" if actor.brief.role == "relay" else "ConsumerPaused"
-            await _said_more(stage, actor, event, 0)
-        for service in services:
-            await _said_more(stage, service, "refused", 0)
+        await complaints.of_all()
     stage.healed()
-    await stage.moving(10, seconds=_SOON)
-    await _close(stage, services)
-    await _nobodys_fault(stage)
+    await stage.goes_on("writes were allowed again", SOON)
+    await close_shop(stage, services)
+    await nobodys_fault(stage)
 
 
 async def held_snapshot(stage: Stage) -> None:
@@ -111,16 +120,16 @@ async def held_snapshot(stage: Stage) -> None:
         other.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         ((before,),) = other.rows("SELECT count(*) FROM orders")
         mortal = stage.start("relay", "mortal", point=Point(event="Published", nth=3))
-        services = await _open(stage)
+        services = await open_shop(stage, per_second=40)
         await stage.ended(mortal)
         await stage.moving(400, seconds=60)
-        await _close(stage, services)
+        await close_shop(stage, services)
         await stage.still()
         ((after,),) = other.rows("SELECT count(*) FROM orders")
         stage.check("the snapshot was held", (before, after) == (0, 0))
         other.rollback()
     stage.healed()
-    await _nobodys_fault(stage)
+    await nobodys_fault(stage)
 
 
 async def late_commit(stage: Stage) -> None:
@@ -130,9 +139,9 @@ async def late_commit(stage: Stage) -> None:
         for number in range(_LATE):
             late.rows("INSERT INTO customers (name, orders) VALUES (?, 0)", f"late-{number}")
             shop.place(late, f"late-{number}", amount=1)
-        services = await _open(stage)
+        services = await open_shop(stage, per_second=40)
         await stage.moving(400, seconds=60)
-        await _close(stage, services)
+        await close_shop(stage, services)
         await stage.still()
         before = books.effect_count(stage.places)
         late.commit()
@@ -142,9 +151,9 @@ async def late_commit(stage: Stage) -> None:
     await stage.until(
         "the late orders are sent",
         lambda: books.effect_count(stage.places) == before + 2 * _LATE,
-        _SOON,
+        SOON,
     )
-    await _nobodys_fault(stage)
+    await nobodys_fault(stage)
 
 
 async def pooled(stage: Stage) -> None:
@@ -176,41 +185,13 @@ async def _work_through_pooler(stage: Stage) -> None:
     stage.check("the relay was killed", relay.kills == 1)
     told = other.complaints().count("transaction pooler")
     stage.check(f"a relay says once that it only polls ({told})", told == 1)
-    await _nobodys_fault(stage)
+    await nobodys_fault(stage)
     for actor in stage.actors.values():
         actor.terminate()
     await stage.ended(*stage.actors.values())
     stage.through = stage.places.address
     for actor in (other, *consumers):
         actor.start(address=stage.through)
-
-
-async def _open(stage: Stage) -> Sequence[Actor]:
-    """Open the shop with everybody in it; return the order services."""
-    for _ in range(2):
-        stage.start("relay")
-    stage.start_consumers()
-    services = [stage.start("orders", per_second=40) for _ in range(3)]
-    await stage.moving(10)
-    return services
-
-
-async def _close(stage: Stage, services: Sequence[Actor]) -> None:
-    for service in services:
-        service.terminate()
-    await stage.ended(*services)
-
-
-async def _said_more(stage: Stage, actor: Actor, event: str, before: int) -> None:
-    await stage.until(f"{actor.name} says {event}", lambda: len(actor.said(event)) > before, _SOON)
-
-
-async def _nobodys_fault(stage: Stage) -> None:
-    await stage.still()
-    stage.check("no attempt was charged", books.attempts(stage.places) == 0)
-    stage.check("no message was given up", not books.reasons(stage.places))
-    failed = sum(len(actor.said("HandlerFailed")) for actor in stage.actors_of("consumer"))
-    stage.check("no handler was blamed", failed == 0)
 
 
 def _no_pgbouncer() -> str:

@@ -49,7 +49,8 @@ class PostgresqlServer:
 
         All its files are in `home`, an empty folder, or else in a temporary one.
         """
-        self._binaries = binaries
+        self.binaries = binaries
+        """The folder of its programs."""
         self._settings = {**_SETTINGS, **(settings or {})}
         self._home = home
         self._made = False
@@ -77,7 +78,7 @@ class PostgresqlServer:
             self._home = new_home("postgresql")
         if not self._made:
             own(self._home)
-            self._binaries = _reachable(self._binaries, self._home)
+            self.binaries = _reachable(self.binaries, self._home)
             self._initialise(self._home)
             self._made = True
         arguments = [
@@ -90,7 +91,7 @@ class PostgresqlServer:
         ]
         with (self._home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._binaries / "postgres", "-D", self._home / "data", *arguments],
+                [self.binaries / "postgres", "-D", self._home / "data", *arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -123,6 +124,31 @@ class PostgresqlServer:
             _kill(pid)
         process.wait()
 
+    def follow(self, primary: "PostgresqlServer") -> None:
+        """Take a copy of that server, which runs, and start as its hot standby.
+
+        Data of its own, from an earlier life, is thrown away.
+        """
+        if self._home is None:
+            self._home = new_home("postgresql")
+        own(self._home)
+        self.binaries = _reachable(self.binaries, self._home)
+        shutil.rmtree(self._home / "data", ignore_errors=True)
+        done = subprocess.run(
+            [
+                *(self.binaries / "pg_basebackup", "-D", self._home / "data", "-d", primary.url),
+                *("--write-recovery-conf", "--checkpoint=fast", "--no-sync"),
+            ],
+            capture_output=True,
+            cwd="/",
+            check=False,
+            **unprivileged(),
+        )
+        if done.returncode:
+            raise RuntimeError(f"pg_basebackup failed: {done.stderr.decode(errors='replace')}")
+        self._made = True
+        self.start()
+
     def remove(self) -> None:
         """End it and delete its data."""
         self.stop()
@@ -133,7 +159,7 @@ class PostgresqlServer:
     def _initialise(self, home: Path) -> None:
         done = subprocess.run(
             [
-                *(self._binaries / "initdb", "-D", home / "data", "-U", "postgres"),
+                *(self.binaries / "initdb", "-D", home / "data", "-U", "postgres"),
                 *("-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"),
             ],
             capture_output=True,
