@@ -31,6 +31,8 @@ NAMES = [
     *(one.name for one in Plan(seed=0, store="postgresql").chosen() if one.name not in ELSEWHERE),
     runner.STORM,
 ]
+RETURNS = {"server-restart": 2, "server-killed": 3, "failover": 4, "read-only": 1}
+"""How often a server comes back in a scenario."""
 CAUGHT = {plant for one in SCENARIOS if one.needs != "sqlite" for plant in one.plants}
 
 
@@ -60,8 +62,23 @@ def test_contending_writers_write_as_much_as_was_said(run: Run) -> None:
 
 
 def test_the_server_dies_too(run: Run) -> None:
-    assert run.scenario("server-killed")["kills"] == 3
+    assert run.scenario("server-killed")["killed"] == {"server": 3}
+    assert run.scenario("failover")["killed"] == {"server": 2}
     assert run.scenario(runner.STORM)["kills"] >= 5
+    assert run.scenario(runner.STORM)["killed"]["server"] >= 1
+
+
+@pytest.mark.parametrize("name", RETURNS)
+def test_a_new_order_is_in_effect_soon_after_the_server_is_back(run: Run, name: str) -> None:
+    """The scenario itself asks for ten seconds; here it is that it asked, as often as it must."""
+    asked = [
+        check["held"]
+        for check in run.scenario(name)["checks"]
+        if check["what"].startswith("an order was in effect")
+    ]
+
+    assert asked == [True] * RETURNS[name]
+    assert run.scenario(name)["recovery_seconds"] <= 10
 
 
 def test_the_report_names_the_store(run: Run) -> None:

@@ -19,7 +19,8 @@ class Result:
     name: str
     summary: str
     verdict: Verdict
-    kills: int
+    killed: Mapping[str, int] = field(default_factory=dict)
+    """How many processes were ended by SIGKILL, by the part that they played."""
     recovery_seconds: float
     """From the end of the last fault until nothing was on its way any more."""
     seconds: float
@@ -27,6 +28,11 @@ class Result:
     checks: Sequence[tuple[str, bool]] = ()
     """What the scenario asked beyond the figures."""
     marks: Marks = field(default_factory=Marks)
+
+    @property
+    def kills(self) -> int:
+        """How many processes were ended by SIGKILL."""
+        return sum(self.killed.values())
 
     @property
     def passed(self) -> bool:
@@ -52,6 +58,7 @@ class Result:
             **self.figures(),
             "resent": verdict.resent,
             "kills": self.kills,
+            "killed": dict(self.killed),
             "recovery_seconds": round(self.recovery_seconds, 3),
             "messages": verdict.messages,
             "dead": verdict.dead,

@@ -152,7 +152,7 @@ class _Run:
             name=scenario.name,
             summary=scenario.summary,
             verdict=verdict,
-            kills=stage.kills,
+            killed=stage.killed,
             recovery_seconds=recovery,
             seconds=time.monotonic() - began,
             checks=stage.checks,

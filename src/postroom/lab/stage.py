@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from datetime import timedelta
 from functools import partial
@@ -142,9 +143,17 @@ class Stage:
         return [actor for actor in self.actors.values() if actor.brief.role == role]
 
     @property
+    def killed(self) -> Mapping[str, int]:
+        """How many processes were ended by SIGKILL so far, by part; a server counts as one."""
+        counts = Counter({"server": self.server_kills})
+        for actor in self.actors.values():
+            counts[actor.brief.role.removeprefix("naive-")] += actor.kills
+        return {part: count for part, count in counts.items() if count}
+
+    @property
     def kills(self) -> int:
-        """How many processes were ended by SIGKILL so far; a server counts as one."""
-        return self.server_kills + sum(actor.kills for actor in self.actors.values())
+        """How many that were in all."""
+        return sum(self.killed.values())
 
     # Waiting
 

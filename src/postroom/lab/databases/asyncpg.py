@@ -32,6 +32,8 @@ LOST = (
 """What asyncpg raises when the connection has gone; some of it means mistakes too."""
 CONNECT = 3.0
 """Seconds that it may take to connect."""
+ANSWER = 4.0
+"""Seconds that a statement of a consumer may take: a dead wire says nothing for ever."""
 _PART = "lab_part"
 _AT_ONCE = 8
 """Connections of a consumer: as many as it handles messages at once."""
@@ -121,7 +123,12 @@ class AsyncpgHands:
     async def opened(address: str, local: str) -> AsyncIterator["AsyncpgHands"]:
         """Give hands; `local` is said at the beginning of each transaction."""
         pool = await asyncpg.create_pool(
-            address, min_size=0, max_size=_AT_ONCE, statement_cache_size=0, timeout=CONNECT
+            address,
+            min_size=0,
+            max_size=_AT_ONCE,
+            statement_cache_size=0,
+            timeout=CONNECT,
+            command_timeout=ANSWER,
         )
         transactions = asyncpg_transactions(pool, patience=timedelta(seconds=CONNECT))
 

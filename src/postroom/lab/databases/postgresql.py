@@ -24,6 +24,8 @@ from postroom.stores.postgresql.database import Patience
 PATIENCE = timedelta(seconds=1)
 LOCK_PATIENCE = "1500ms"
 """How long writers wait for a row that another one has locked."""
+IDLE = "5s"
+"""How long the server waits for a consumer in the middle of a transaction before it ends it."""
 
 
 def psycopg_installed() -> bool:
@@ -65,6 +67,7 @@ class PostgresqlDatabase:
     def hands(self) -> AbstractAsyncContextManager[Hands]:
         """Give a consumer's way to the database: billing works with psycopg."""
         local = self._begin.partition(";")[2]
+        local += f"; SET LOCAL idle_in_transaction_session_timeout = '{IDLE}'"
         if self.name == "billing" and psycopg_installed():
             from postroom.lab.databases.psycopg import psycopg_hands  # noqa: PLC0415 - an extra
 

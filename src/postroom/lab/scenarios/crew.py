@@ -43,9 +43,12 @@ async def nobodys_fault(stage: Stage) -> None:
     stage.check("no handler was blamed", failed == 0)
 
 
-async def said_more(stage: Stage, actor: Actor, event: str, before: int) -> None:
+async def said_more(
+    stage: Stage, actor: Actor, event: str, before: int, seconds: float = SOON
+) -> None:
     """Wait until a process has said something more often than before."""
-    await stage.until(f"{actor.name} says {event}", lambda: len(actor.said(event)) > before, SOON)
+    what = f"{actor.name} says {event}"
+    await stage.until(what, lambda: len(actor.said(event)) > before, seconds)
 
 
 class Complaints:

@@ -25,6 +25,9 @@ from postroom.lab.stage import Stage
 
 _LATE = 8
 """Customers whose order is committed late."""
+_SILENCE = 20
+"""Seconds within which a consumer whose wire is dead notices: its client waits for an answer, and
+then, in vain, for that of a rollback."""
 _ENDED = 40
 """Sessions that are ended in the middle of a transaction."""
 
@@ -76,29 +79,34 @@ async def backend_terminated(stage: Stage) -> None:
 
 
 async def wire_cut(stage: Stage) -> None:
-    """The wire between a relay and the database goes dead without a word, twice."""
+    """The wire of a relay and of a consumer to the database goes dead without a word."""
     with Proxy("127.0.0.1", power.server(stage).port) as proxy:
         address = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
-        cut = stage.start("relay", "cut relay", address=address)
-        stage.start_consumers()
+        relay = stage.start("relay", "cut relay", address=address)
+        consumer = stage.start("consumer", "shipping-1", consumer="shipping", address=address)
+        stage.start("consumer", "billing-1", consumer="billing")
         services = [stage.start("orders", per_second=10) for _ in range(2)]
         await stage.moving(10)
-        for successor in ("second relay", "third relay"):
-            lost, back = len(cut.said("StoreLost")), len(cut.said("StoreBack"))
-            proxy.silence()
-            stage.marks.begin("wire", "fault", "cut")
-            await said_more(stage, cut, "StoreLost", lost)
-            stage.start("relay", successor)
-            await stage.goes_on("a relay noticed the cut", SOON)
-            proxy.restore()
-            stage.marks.end("wire", "fault")
-            await said_more(stage, cut, "StoreBack", back)
+        proxy.silence()
+        stage.marks.begin("wire", "fault", "cut")
+        await said_more(stage, relay, "StoreLost", 0)
+        stage.start("relay", "successor")
+        await said_more(stage, consumer, "ConsumerPaused", 0, _SILENCE)
+        stage.start("consumer", "colleague", consumer="shipping")
+        await stage.goes_on("a relay and a consumer noticed the cut", SOON)
+        proxy.restore()
+        stage.marks.end("wire", "fault")
         stage.healed()
+        await said_more(stage, relay, "StoreBack", 0)
+        await said_more(stage, consumer, "ConsumerResumed", 0)
         await close_shop(stage, services)
         await stage.still()
-        cut.terminate()
-        await stage.ended(cut)
+        for actor in (relay, consumer):
+            actor.terminate()
+        await stage.ended(relay, consumer)
     await nobodys_fault(stage)
+    for actor in (relay, consumer):
+        actor.start(address=stage.through)
 
 
 async def read_only(stage: Stage) -> None:
@@ -221,7 +229,7 @@ SCENARIOS: Sequence[Scenario] = (
     ),
     Scenario(
         name="wire-cut",
-        summary="the wire between a relay and the database goes dead without a word",
+        summary="the wire of a relay and of a consumer to the database goes dead without a word",
         play=wire_cut,
         needs="server",
     ),
