@@ -1,17 +1,21 @@
-"""Run the measurements: `python -m bench [--json FILE] [--only NAME] [--quick]`."""
+"""Run the measurements: `python -m bench [--store postgresql] [--only NAME] [--quick]`."""
 
 import argparse
+import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from bench import backlog, held, latency, memory, put, rate, report
+from bench.postgresql import suite
 from bench.report import Result
-from bench.scale import FULL, QUICK, Scale
+from bench.scale import FULL, QUICK
 
-MEASUREMENTS: Mapping[str, Callable[[Path, Scale], Iterator[Result]]] = {
+SQLITE = {
     "put": put.measure,
     "rate": rate.measure,
     "latency": latency.measure,
@@ -19,18 +23,23 @@ MEASUREMENTS: Mapping[str, Callable[[Path, Scale], Iterator[Result]]] = {
     "held": held.measure,
     "memory": memory.measure,
 }
+POSTGRESQL = ("postgresql", "postgres")
+
+Measurements = Mapping[str, Callable[[Path], Iterator[Result]]]
 
 
 def main() -> None:
     """Measure, print the table, and write the files that were asked for."""
     arguments = _arguments()
-    names = arguments.only or list(MEASUREMENTS)
-    scale = QUICK if arguments.quick else FULL
-    with tempfile.TemporaryDirectory(prefix="postroom-bench-", dir=arguments.directory) as place:
+    with (
+        tempfile.TemporaryDirectory(prefix="postroom-bench-", dir=arguments.directory) as place,
+        _opened(arguments) as (database, measurements),
+    ):
         directory = Path(place)
-        facts = list(report.facts(directory, quick=arguments.quick))
+        facts = list(report.facts(directory, database, quick=arguments.quick))
         print(*facts, sep="\n")
-        results = [result for name in names for result in _measured(name, directory, scale)]
+        names = arguments.only or list(measurements)
+        results = [each for name in names for each in _measured(name, directory, measurements)]
     facts.append(f"load after the run: {report.load()}")
     print("", report.as_table(results), "", facts[-1], sep="\n")
     if arguments.json:
@@ -39,11 +48,24 @@ def main() -> None:
         arguments.markdown.write_text(report.as_markdown(results, facts), "utf-8")
 
 
-def _measured(name: str, directory: Path, scale: Scale) -> list[Result]:
+@contextmanager
+def _opened(arguments: argparse.Namespace) -> Iterator[tuple[str, Measurements]]:
+    """Give what the database is, and the measurements on it."""
+    quick = arguments.quick
+    if arguments.store != "sqlite":
+        with suite.opened(arguments.store, arguments.directory, quick=quick) as opened:
+            yield opened
+        return
+    scale = QUICK if quick else FULL
+    measurements = {name: partial(measure, scale=scale) for name, measure in SQLITE.items()}
+    yield f"SQLite {sqlite3.sqlite_version}", measurements
+
+
+def _measured(name: str, directory: Path, measurements: Measurements) -> list[Result]:
     place = directory / name
     place.mkdir()
     began = time.monotonic()
-    results = list(MEASUREMENTS[name](place, scale))
+    results = list(measurements[name](place))
     print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     return results
 
@@ -53,6 +75,12 @@ def _arguments() -> argparse.Namespace:
         prog="python -m bench",
         description="Measure what Postroom costs. A goal that is missed is shown as missed.",
     )
+    parser.add_argument(
+        "--store",
+        default="sqlite",
+        metavar="STORE",
+        help="sqlite (the default), postgresql (a server is started), or postgresql://...",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as a list")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="write them as a page, with the machine"
@@ -60,17 +88,26 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=MEASUREMENTS,
         metavar="NAME",
-        help=f"only this measurement; may be repeated ({', '.join(MEASUREMENTS)})",
+        help=(
+            f"only this measurement; may be repeated ({', '.join(SQLITE)}; "
+            f"on PostgreSQL {', '.join(suite.MEASUREMENTS)})"
+        ),
     )
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes, under a minute; the names say so"
+        "--quick", action="store_true", help="small sizes, a minute; the names say so"
     )
     parser.add_argument(
         "--directory", type=Path, metavar="DIR", help="where files go (default: temporary)"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    scheme = arguments.store.partition(":")[0]
+    if scheme != "sqlite" and scheme not in POSTGRESQL:
+        parser.error(f"--store: {scheme!r} is none of sqlite, postgresql")
+    names = SQLITE if scheme == "sqlite" else suite.MEASUREMENTS
+    if unknown := set(arguments.only or ()) - set(names):
+        parser.error(f"--only: {', '.join(unknown)}: there are {', '.join(names)}")
+    return arguments
 
 
 if __name__ == "__main__":

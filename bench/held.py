@@ -15,14 +15,14 @@ from postroom.broker import BrokerFeatures
 from postroom.brokers.sqlite import EmbeddedBroker
 from postroom.errors import BrokerError, NotAttempted, RefusedForNow
 from postroom.message import Message, State
-from postroom.relay import Relay
+from postroom.relay import Relay, RelayBroker
 from postroom.retry import Backoff, RetryPolicy
 from postroom.route import Route, Routes
 from postroom.store import Query
 from postroom.stores.sqlite import SqliteStore
 
 STUCK = "stuck"
-_ROUTE = Route(
+ROUTE = Route(
     retry=RetryPolicy(
         max_attempts=1_000_000,
         backoff=Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=1)),
@@ -33,7 +33,7 @@ _ROUTE = Route(
 class Refusing:
     """The broker, except that it refuses one key for now."""
 
-    def __init__(self, broker: EmbeddedBroker) -> None:
+    def __init__(self, broker: RelayBroker) -> None:
         """Pass on whatever has another key."""
         self._broker = broker
 
@@ -73,7 +73,7 @@ def measure(directory: Path, scale: Scale) -> Iterator[Result]:
 
 def _rate(template: Path, place: str, scale: Scale) -> float:
     outbox = stage.copy(template, Path(place, template.stem))
-    work = stage.relayed(outbox, scale.rows, through=Refusing, route=_ROUTE)
+    work = stage.relayed(outbox, scale.rows, through=Refusing, route=ROUTE)
     return asyncio.run(work)
 
 
@@ -85,7 +85,7 @@ async def _prepare(path: Path, held: int) -> None:
     store, broker = SqliteStore(path), EmbeddedBroker(path.with_name("preparing.db"))
     await store.open()
     await broker.open()
-    relay = Relay(store, Refusing(broker), routes=Routes([_ROUTE]))
+    relay = Relay(store, Refusing(broker), routes=Routes([ROUTE]))
     assert (await relay.step()).refused == 1
     stage.add(path, stuck)
     while (await relay.step()).read:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench import stage
 from bench.actors import EFFECT
-from bench.report import Result
+from bench.report import Result, quantile
 from bench.scale import Scale
 from postroom.outbox import SyncOutbox
 from postroom.stores.sqlite import SqliteStore
@@ -38,10 +38,10 @@ def measure(directory: Path, scale: Scale) -> Iterator[Result]:
         half = shop.paced(peak / 2, scale.half_seconds)
     for name, part, goal in (("p50", 0.5, 10.0), ("p99", 0.99, 50.0)):
         title = f"commit to effect, idle, {name}{scale.suffix}"
-        yield Result(name=title, value=_quantile(idle, part), unit="ms", goal=goal)
+        yield Result(name=title, value=quantile(idle, part), unit="ms", goal=goal)
     yield Result(name=f"highest sustained rate{scale.suffix}", value=peak, unit="messages/s")
     title = f"commit to effect, half load, p99{scale.suffix}"
-    yield Result(name=title, value=_quantile(half, 0.99), unit="ms", goal=250.0)
+    yield Result(name=title, value=quantile(half, 0.99), unit="ms", goal=250.0)
 
 
 class Shop:
@@ -151,11 +151,6 @@ def _processes(directory: Path) -> Iterator[None]:
 
 def _connect(directory: Path) -> sqlite3.Connection:
     return sqlite3.connect(directory / "shop.db", isolation_level=None)
-
-
-def _quantile(values: list[float], part: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
 
 
 def _now() -> float:

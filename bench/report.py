@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import sqlite3
 import statistics
 import subprocess
 import time
@@ -74,6 +73,12 @@ def compared(
     )
 
 
+def quantile(values: Iterable[float], part: float) -> float:
+    """Return the value that this part of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
+
+
 def as_json(results: Iterable[Result]) -> str:
     """Return the list of results."""
     return json.dumps([result.as_json() for result in results], indent=2) + "\n"
@@ -97,12 +102,12 @@ def as_markdown(results: Iterable[Result], facts: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def facts(directory: Path, *, quick: bool) -> Iterator[str]:
+def facts(directory: Path, database: str, *, quick: bool) -> Iterator[str]:
     """Say what the numbers depend on: code, machine, versions, disk and load."""
     yield f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {'quick' if quick else 'full'} run"
     yield f"commit {_commit()}"
     yield f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
-    yield f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    yield f"Python {platform.python_version()}, {database}"
     yield f"files in {directory.parent}: {_sync_millis(directory):.2f} ms for a write and fsync"
     yield f"load before the run: {load()}"
 

@@ -1,0 +1,1 @@
+"""The measurements of the PostgreSQL store: `python -m bench --store postgresql[://...]`."""
