@@ -8,11 +8,8 @@ must not undo that, and it must send nothing more of its batch.
 import asyncio
 import os
 import signal
-import sqlite3
 import sys
-from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -21,15 +18,16 @@ from postroom.outbox import SyncOutbox
 from postroom.relay import Relay, RelayOptions
 from postroom.retry import Backoff, RetryPolicy
 from postroom.route import Route, Routes
-from postroom.store import Query
-from postroom.stores.sqlite import SqliteStore
+from postroom.store import Query, Store
 from postroom.testing.scripted import ScriptedBroker
+from tests.field.conftest import Shop
 
 SLEEPER = """
 import asyncio, os, signal, sys
 from datetime import timedelta
 from postroom import events
 from postroom.relay import Relay, RelayOptions
+from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.scripted import ScriptedBroker
 
@@ -42,7 +40,8 @@ def watch(event):
 watch.slept = False
 
 async def main():
-    store = SqliteStore(sys.argv[1])
+    url, _, schema = sys.argv[1].partition("#")
+    store = PostgresqlStore(url, schema=schema) if schema else SqliteStore(url)
     await store.open()
     broker = ScriptedBroker()
     options = RelayOptions(
@@ -66,18 +65,14 @@ OPTIONS = RelayOptions(
 
 
 @pytest.mark.crash
-async def test_field_17_lease_stolen_from_sleeper(tmp_path: Path) -> None:
-    path = tmp_path / "outbox.db"
-    store = SqliteStore(path)
+async def test_field_17_lease_stolen_from_sleeper(shop: Shop) -> None:
+    store: Store = shop.store
     await store.open()
-    await store.migrate()
     messages = [Message(type="t", payload=b"%d" % n, key="k") for n in range(3)]
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("begin immediate")
+    with shop.begin() as connection:
         SyncOutbox(store).put(connection, *messages)
-        connection.execute("commit")
     sleeper = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SLEEPER, str(path), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", SLEEPER, shop.address, stdout=asyncio.subprocess.PIPE
     )
     try:
         await asyncio.to_thread(_until_stopped, sleeper.pid)
@@ -103,7 +98,7 @@ async def test_field_17_lease_stolen_from_sleeper(tmp_path: Path) -> None:
     await store.close()
 
 
-async def _take_over(store: SqliteStore, broker: ScriptedBroker) -> None:
+async def _take_over(store: Store, broker: ScriptedBroker) -> None:
     """Step another relay until it owned the lanes and was refused."""
     patient = Route(retry=RetryPolicy(backoff=Backoff(initial=timedelta(minutes=1))))
     heir = Relay(store, broker, options=OPTIONS, routes=Routes([patient]), name="heir")

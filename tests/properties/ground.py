@@ -3,16 +3,22 @@
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+import psycopg
+
 from postroom.connections import sqlite3_transactions
 from postroom.store import Store
 from postroom.stores.memory import MemoryStore
+from postroom.stores.postgresql import PostgresqlStore
+from postroom.stores.postgresql.database import Patience
+from postroom.stores.postgresql.marks import Marks
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
+from tests.postgresql import ground
 
 
 class Ground(Protocol):
@@ -75,17 +81,9 @@ class SqliteGround:
         self.begin = sqlite3_transactions(path)
         self._stranger = sqlite3.connect(path, isolation_level=None, timeout=0)
 
-    @contextmanager
-    def savepoint(self, connection: Any) -> Iterator[None]:
+    def savepoint(self, connection: Any) -> AbstractContextManager[None]:
         """Undo the block on an error."""
-        connection.execute("savepoint inner_one")
-        try:
-            yield
-        except BaseException:
-            connection.execute("rollback to inner_one")
-            connection.execute("release inner_one")
-            raise
-        connection.execute("release inner_one")
+        return _savepoint(connection)
 
     def lock(self) -> None:
         """Take the write lock, unless somebody else has it."""
@@ -102,3 +100,70 @@ class SqliteGround:
         """Delete the file."""
         self._stranger.close()
         self._folder.cleanup()
+
+
+class PostgresqlGround:
+    """Callers hold a `psycopg.Connection`; a stranger may let nobody else write."""
+
+    def __init__(self, url: str, clock: ManualClock) -> None:
+        self._left = ExitStack()
+        place = self._left.enter_context(ground(url))
+        self._stranger = place.watcher
+        self._locked = False
+        store = PostgresqlStore(
+            url,
+            schema=place.schema,
+            clock=clock,
+            # A lock is waited for half as long as a statement may take.
+            patience=Patience(statement=timedelta(seconds=1)),
+        )
+        store._marks = Marks(clock.elapsed)
+        self.store: Store = store
+        connection = self._left.enter_context(psycopg.connect(url, autocommit=True))
+        self._caller: psycopg.Connection[Any] = connection
+
+    @contextmanager
+    def begin(self) -> Iterator[Any]:
+        """Open a transaction of a caller's."""
+        with self._caller.transaction():
+            yield self._caller
+
+    def savepoint(self, connection: Any) -> AbstractContextManager[None]:
+        """Undo the block on an error."""
+        return _savepoint(connection)
+
+    def lock(self) -> None:
+        """Keep everybody from writing, unless somebody does just now."""
+        if not self._locked:
+            self._stranger.execute("begin")
+            try:
+                self._stranger.execute(
+                    "lock table postroom_outbox, postroom_lane, postroom_relay"
+                    " in share row exclusive mode nowait"
+                )
+            except psycopg.errors.LockNotAvailable:
+                self._stranger.execute("rollback")
+            else:
+                self._locked = True
+
+    def unlock(self) -> None:
+        """Roll the stranger back."""
+        if self._locked:
+            self._stranger.execute("rollback")
+            self._locked = False
+
+    def close(self) -> None:
+        """Drop the schema."""
+        self._left.close()
+
+
+@contextmanager
+def _savepoint(connection: Any) -> Iterator[None]:
+    connection.execute("savepoint inner_one")
+    try:
+        yield
+    except BaseException:
+        connection.execute("rollback to savepoint inner_one")
+        connection.execute("release savepoint inner_one")
+        raise
+    connection.execute("release savepoint inner_one")

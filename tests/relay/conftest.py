@@ -1,13 +1,15 @@
 """A relay between a store and the scripted broker, moved step by step."""
 
-import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
+from postroom.connections import sqlite3_transactions
 from postroom.events import Event
 from postroom.message import Entry, Message, State
 from postroom.outbox import SyncOutbox
@@ -16,18 +18,26 @@ from postroom.retry import Backoff, RetryPolicy
 from postroom.route import Route, Routes
 from postroom.store import Query, Store
 from postroom.stores.memory import MemoryStore
+from postroom.stores.postgresql import PostgresqlStore
+from postroom.stores.postgresql.marks import Marks
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from postroom.testing.scripted import ScriptedBroker
+from tests.postgresql import ground
+from tests.servers import needed, postgresql_servers
 
 OPTIONS = RelayOptions(batch=100)
+
+Begin = Callable[[], AbstractContextManager[Any]]
+"""Opens a transaction of a caller's, committed at the end."""
 
 
 class Stage:
     """One store, one broker, and as many relays as a test wants."""
 
-    def __init__(self, store: Store, clock: ManualClock) -> None:
+    def __init__(self, store: Store, clock: ManualClock, begin: Begin) -> None:
         self.store = store
+        self.begin = begin
         self.clock = clock
         self.broker = ScriptedBroker(clock=clock)
         self.events: list[Event] = []
@@ -53,15 +63,8 @@ class Stage:
     def commit(self, *messages: Message) -> None:
         """Put the messages in one committed transaction."""
         outbox = SyncOutbox(self.store, routes=Routes([self.route]))
-        if isinstance(self.store, MemoryStore):
-            with self.store.begin() as transaction:
-                outbox.put(transaction, *messages)
-            return
-        assert isinstance(self.store, SqliteStore)
-        with closing(sqlite3.connect(self.store.path, isolation_level=None)) as connection:
-            connection.execute("begin immediate")
+        with self.begin() as connection:
             outbox.put(connection, *messages)
-            connection.execute("commit")
 
     async def settle_down(self, relay: Relay, *, rounds: int = 50) -> None:
         """Step until two rounds in a row find nothing, letting no time pass."""
@@ -110,16 +113,49 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@contextmanager
+def on_memory(clock: ManualClock) -> Iterator[Stage]:
+    """Stand on the store in plain Python."""
+    store = MemoryStore(clock=clock)
+    yield Stage(store, clock, store.begin)
+
+
+@contextmanager
+def on_sqlite(clock: ManualClock, path: Path) -> Iterator[Stage]:
+    """Stand on a file."""
+    begin = sqlite3_transactions(path)
+    yield Stage(SqliteStore(path, clock=clock), clock, begin)
+    begin.close()
+
+
+@contextmanager
+def on_postgresql(clock: ManualClock, url: str) -> Iterator[Stage]:
+    """Stand on a schema of its own."""
+    with ground(url) as place, psycopg.connect(url, autocommit=True) as connection:
+
+        @contextmanager
+        def begin() -> Iterator[Any]:
+            with connection.transaction():
+                yield connection
+
+        store = PostgresqlStore(url, schema=place.schema, clock=clock)
+        store._marks = Marks(clock.elapsed)
+        yield Stage(store, clock, begin)
+
+
+@pytest.fixture(params=["memory", "sqlite", *needed(postgresql_servers()[-1:], "PostgreSQL")])
 async def stage(
     request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path
 ) -> AsyncIterator[Stage]:
-    store: Store
-    if request.param == "memory":
-        store = MemoryStore(clock=clock)
-    else:
-        store = SqliteStore(tmp_path / "outbox.db", clock=clock)
-    await store.open()
-    await store.migrate()
-    yield Stage(store, clock)
-    await store.close()
+    match request.param:
+        case "memory":
+            place = on_memory(clock)
+        case "sqlite":
+            place = on_sqlite(clock, tmp_path / "outbox.db")
+        case server:
+            place = on_postgresql(clock, server.url)
+    with place as made:
+        await made.store.open()
+        await made.store.migrate()
+        yield made
+        await made.store.close()

@@ -69,7 +69,8 @@ async def test_what_is_read_during_a_renewal_is_not_sent_by_two(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The renewal gives away what was idle when it began, and that may be busy by now."""
-    stage = Stage(MemoryStore(clock=clock), clock)
+    store = MemoryStore(clock=clock)
+    stage = Stage(store, clock, store.begin)
     stage.broker = gate = Gate(stage)
     one, two = stage.relay("one"), stage.relay("two")
     await one.step()

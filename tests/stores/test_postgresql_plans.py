@@ -1,11 +1,9 @@
 """The queries of relay, person and pruning use their indexes, whatever the statistics say."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -15,11 +13,13 @@ from postroom.lane import Lane
 from postroom.message import Entry, State
 from postroom.outcome import Dead, Retry, Settled
 from postroom.store import Query
-from postroom.stores.postgresql import PostgresqlStore, database
+from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.postgresql.names import identifier
-from postroom.stores.postgresql.work import Work
 from tests.servers import Server, needed, postgresql_servers
+from tests.stores.explaining import Seen, buffers, nodes, seen
 from tests.stores.postgresql import SECOND, Ground, drop, lease, sent
+
+__all__ = ["seen"]
 
 FILL = """
 insert into postroom_outbox
@@ -35,9 +35,6 @@ READ = 500
 """Buffers that one read of a hundred rows may take."""
 WRITTEN = 40
 """Buffers that changing one row may take, with all its indexes."""
-
-Seen = dict[str, list[dict[str, Any]]]
-"""The plans of a query, by its name."""
 
 
 def rows(count: int, **given: object) -> str:
@@ -120,44 +117,7 @@ async def store(ground: Ground) -> AsyncIterator[PostgresqlStore]:
     await ground.sql("delete from postroom_outbox where state = 'ready' or key like 'new-%'")
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """The plans of all queries that a test runs; what they change is undone."""
-    seen: Seen = {}
-
-    class Explaining(Work):
-        async def rows(self, query: str, **values: object) -> Any:
-            await self.explain(query, values)
-            return await super().rows(query, **values)
-
-        async def value(self, query: str, **values: object) -> Any:
-            await self.explain(query, values)
-            return await super().value(query, **values)
-
-        async def change(self, query: str, **values: object) -> int:
-            await self.explain(query, values)
-            return await super().change(query, **values)
-
-        async def explain(self, query: str, values: dict[str, object]) -> None:
-            await self.connection.execute("savepoint before")
-            ((text,),) = await self.fetch(
-                f"explain (analyze, buffers, format json) {self.sql[query]}", values
-            )
-            await self.connection.execute("rollback to before")
-            seen.setdefault(query, []).append(json.loads(text)[0]["Plan"])
-
-    monkeypatch.setattr(database, "Work", Explaining)
-    return seen
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Go through a plan and its parts."""
-    yield plan
-    for part in plan.get("Plans", ()):
-        yield from nodes(part)
-
-
-def check(seen: Seen, name: str, buffers: int, *indexes: str) -> None:
+def check(seen: Seen, name: str, most: int, *indexes: str) -> None:
     """Ask for these indexes of the big tables and no others, and for no more buffers."""
     assert seen[name]
     for plan in seen[name]:
@@ -167,7 +127,7 @@ def check(seen: Seen, name: str, buffers: int, *indexes: str) -> None:
         big = {index for index in used if index.startswith(("postroom_outbox", "postroom_inbox"))}
         assert not scanned & {"postroom_outbox", "postroom_inbox"}, (name, plan)
         assert big == {f"postroom_{index}" for index in indexes}, (name, plan)
-        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= buffers, (name, plan)
+        assert buffers(plan) <= most, (name, plan)
 
 
 async def read(store: PostgresqlStore, lanes: list[Lane]) -> list[Entry]:
