@@ -6,6 +6,9 @@ BIN  := $(VENV)/bin
 # Candidates for the interpreter of .venv; `make setup PYTHON=/path/to/python` names one.
 PYTHON ?= python3.11 python3.12 python3.13 python3 python
 
+# What `make bench` measures: sqlite, postgresql (a server is started), or an address.
+STORE ?= sqlite
+
 PIP   = $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEMO := $(VENV)/.installed-demo
 DEV  := $(VENV)/.installed-dev
@@ -68,8 +71,8 @@ test: $(DEV) ## Run every check and every test, then sum up
 
 check: test ## The same as test: what CI runs
 
-bench: $(DEV) ## Run the benchmarks
-	$(BIN)/python -m bench
+bench: $(DEV) ## Run the benchmarks; `make bench STORE=postgresql` those of that store
+	$(BIN)/python -m bench --store $(STORE)
 
 clean: ## Remove .venv, caches and what runs left behind
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -65,7 +65,10 @@ def _measured(name: str, directory: Path, measurements: Measurements) -> list[Re
     place = directory / name
     place.mkdir()
     began = time.monotonic()
-    results = list(measurements[name](place))
+    results = []
+    for result in measurements[name](place):
+        results.append(result)
+        print(*filter(None, result.cells()), sep="  ", file=sys.stderr, flush=True)
     print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     return results
 

@@ -66,8 +66,12 @@ def _results(ground: Ground, scale: Scale, title: str, ready: int) -> Iterator[R
 
 
 async def _look(ground: Ground, looks: int, ready: int) -> tuple[float, int]:
-    """Return the median time of a read, and the buffers of an owner's first one."""
+    """Return the median time of a read, and its buffers.
+
+    The first one of an owner does not count: it passes entries that nobody has marked dead yet.
+    """
     async with owning(ground.store()) as (store, lanes):
+        await _read(store, lanes)
         with buffers() as seen:
             assert await _read(store, lanes) == ready
         spent = []

@@ -23,7 +23,8 @@ class TimedStore(PostgresqlStore):
         super().__init__(dsn, schema=schema)
         self.reads: list[tuple[int, float]] = []
         """How many entries came, and how long it took."""
-        self.sweeps: list[float] = []
+        self.vain_sweeps: list[float] = []
+        """Of those that made nothing ready."""
         self.settlements: list[float] = []
 
     async def read(
@@ -47,7 +48,8 @@ class TimedStore(PostgresqlStore):
         """Sweep."""
         began = time.perf_counter()
         swept = await super().sweep(lanes, limit=limit, orphans=orphans)
-        self.sweeps.append(time.perf_counter() - began)
+        if not (swept.due or swept.scheduled or swept.freed):
+            self.vain_sweeps.append(time.perf_counter() - began)
         return swept
 
     async def settle(

@@ -9,7 +9,7 @@ class Scale:
 
     connections: int = 16
     put_rounds: int = 11
-    transactions: int = 3_200
+    transactions: int = 1_600
     """Of one round of a put, on all connections together."""
     rounds: int = 5
     """Alternations of everything else that is compared."""

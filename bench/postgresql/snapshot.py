@@ -61,7 +61,7 @@ class Run:
     buffers: tuple[float, float]
     """Of a read of a hundred messages, at the start and at the end."""
     swept: float
-    """The share of the time that sweeps took."""
+    """The share of the time that sweeps took which found nothing to do."""
 
     def results(self, title: str) -> Iterator[Result]:
         """Judge it."""
@@ -70,7 +70,9 @@ class Run:
         end = statistics.median(self.reads[-part:]) * 1000
         yield _grown(f"{title}: read", start, end, "ms")
         yield _grown(f"{title}: buffers of a read", *self.buffers, "buffers")
-        yield Result(name=f"{title}: sweeps", value=self.swept * 100, unit="% of the time", goal=1)
+        yield Result(
+            name=f"{title}: idle sweeps", value=self.swept * 100, unit="% of the time", goal=1
+        )
 
 
 def measure(ground: Ground, scale: Scale) -> Iterator[Result]:
@@ -133,7 +135,7 @@ class Passage:
     def run(self, buffers: tuple[float, float]) -> Run:
         """Return what was seen."""
         reads = [seconds for count, seconds in self._store.reads if count >= stage.BATCH]
-        return Run(reads, buffers, sum(self._store.sweeps) / self._spent)
+        return Run(reads, buffers, sum(self._store.vain_sweeps) / self._spent)
 
     def _observe(self, event: Event) -> None:
         self.sent += isinstance(event, Sent)
