@@ -19,10 +19,14 @@ from pathlib import Path
 
 import pytest
 
+from postroom._redact import redacted
+from postroom.lab.servers import rabbitmq
 from postroom.lab.servers.postgresql import PostgresqlServer, installed
 
 _VARIABLE = "POSTROOM_TEST_POSTGRESQL"
 _DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
+_RABBITMQ = "POSTROOM_TEST_RABBITMQ"
+_RABBITMQ_DEFAULT = "amqp://guest:guest@127.0.0.1:5672/?management=15672"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,22 @@ def postgresql_servers() -> list[Server]:
     return [Server(name, found[name]) for name in sorted(found)]
 
 
-def needed(servers: list[Server], what: str) -> list[object]:
+def rabbitmq_servers() -> list[Server]:
+    """Return the RabbitMQ server of the tests, which may still be starting; empty without one.
+
+    Its management plugin is needed, for virtual hosts of the tests' own.
+    """
+    given = os.environ.get(_RABBITMQ)
+    if given:
+        return [Server("rabbitmq", given)]
+    return [Server("rabbitmq", _RABBITMQ_DEFAULT)] if _answers(_RABBITMQ_DEFAULT) else []
+
+
+def needed(servers: list[Server], what: str, variable: str = _VARIABLE) -> list[object]:
     """Return the servers as parameters of a fixture; a skip that says what to do if none."""
     if servers:
         return [pytest.param(server, id=server.name) for server in servers]
-    why = f"no {what} server answers: run `make test`, or set {_VARIABLE} to an address"
+    why = f"no {what} server answers: run `make test`, or set {variable} to an address"
     if os.environ.get("CI") == "true":
         raise pytest.UsageError(why)
     sys.stderr.write(f"\nSKIPPED, LOUDLY: {why}\n")
@@ -68,8 +83,31 @@ async def _version(url: str) -> str | None:
     return str(number // 10_000)
 
 
+def _answers(url: str) -> bool:
+    try:
+        rabbitmq.ask(url, "GET", "/overview")
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
-def _running() -> Iterator[str]:
+def _rabbitmq() -> Iterator[str]:
+    """Give the address of a RabbitMQ, begun if need be; its tests wait until it is ready."""
+    given = os.environ.get(_RABBITMQ) or (_RABBITMQ_DEFAULT if _answers(_RABBITMQ_DEFAULT) else "")
+    if given or rabbitmq.installed() is None:
+        yield given
+        return
+    server = rabbitmq.any_server()
+    try:
+        server.begin()
+        yield server.url
+    finally:
+        server.remove()
+
+
+@contextmanager
+def _postgresql() -> Iterator[str]:
     """Give the addresses of PostgreSQL servers of every version there is, started if need be."""
     given = os.environ.get(_VARIABLE)
     if given:
@@ -100,9 +138,11 @@ def _major(folder: Path) -> str:
 def main() -> int:
     """Run the command with the servers up; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with _running() as urls:
-        sys.stderr.write(f"PostgreSQL: {urls or 'none'}\n")
-        environment = {**os.environ, _VARIABLE: urls} if urls else dict(os.environ)
+    # RabbitMQ takes seconds to come up, so it is begun first, and nobody waits for it here.
+    with _rabbitmq() as rabbit, _postgresql() as urls:
+        sys.stderr.write(f"PostgreSQL: {urls or 'none'}\nRabbitMQ: {redacted(rabbit) or 'none'}\n")
+        found = {name: url for name, url in ((_VARIABLE, urls), (_RABBITMQ, rabbit)) if url}
+        environment = {**os.environ, **found}
         return subprocess.run(sys.argv[1:], env=environment, check=False).returncode
 
 

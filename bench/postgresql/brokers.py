@@ -22,6 +22,8 @@ class Confirming:
         durable=False,
         refusal_stops_key=True,
         ordered_by_key=True,
+        spreads_keys=True,
+        retry_holds_key=True,
         counts_attempts=False,
         delays_retry=False,
         dead_letters=False,

@@ -1,6 +1,6 @@
 """The contract to a broker: what the relay publishes to and the consumer receives from."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +19,11 @@ class BrokerFeatures:
     refusal_stops_key: bool
     """After a refusal, later messages of the same key in the same call are not sent."""
     ordered_by_key: bool
-    """A key goes to one consumer of a group at a time, in order."""
+    """A key goes to one consumer of a group at a time, in order; a release keeps its place."""
+    spreads_keys: bool
+    """Where keys are ordered, different keys go to different consumers of a group."""
+    retry_holds_key: bool
+    """During the delay of a retry the later messages of its key wait."""
     counts_attempts: bool
     """`Delivery.attempt` is a number."""
     delays_retry: bool
@@ -128,6 +132,10 @@ class Broker(Publisher, Subscriber, Protocol):
         ...
 
 
+ALL_TOPICS = "*"
+"""Stands for a topic where a broker counts all topics of a group together."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
     """What one group still has to do of one topic."""
@@ -135,12 +143,13 @@ class QueueStatus:
     group: str
     """Empty: messages of a topic that no group receives, kept for one that may come."""
     topic: str
+    """`ALL_TOPICS` where the broker counts all topics of a group together."""
     ready: int
     """Can be handed out, or comes right after an earlier message of its key."""
     out: int
-    """In a consumer's hands."""
-    delayed: int
-    """Waiting for the delay of a retry."""
+    """In a consumer's hands; where the broker does not tell, in those of this client."""
+    delayed: int | None
+    """Waiting for the delay of a retry; None where the broker does not know."""
     dead: int
     oldest_at: datetime | None
     """When the oldest message was published that is ready, out or delayed."""
@@ -195,5 +204,32 @@ class Keeper(Protocol):
         """End a group's subscription, of all topics or of these.
 
         What it had not done and its dead letters of these topics are deleted; returns how many.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyPart:
+    """One thing that has to exist in a broker before messages flow."""
+
+    kind: str
+    """What it is in the broker's own words: `exchange`, `queue`, `binding`, `stream`."""
+    name: str
+    detail: str
+    """How it is made."""
+
+
+@runtime_checkable
+class Builder(Protocol):
+    """What a broker that makes nothing by itself offers to those who deploy (optional)."""
+
+    def topology(self, groups: Mapping[str, Sequence[str]]) -> Sequence[TopologyPart]:
+        """Return what has to exist for these groups, each with its topics; asks nobody."""
+        ...
+
+    async def apply_topology(self, groups: Mapping[str, Sequence[str]]) -> None:
+        """Make what is missing of it, and change nothing that is there.
+
+        Raises SettingsError for what exists but was made differently, and BrokerUnavailable.
         """
         ...

@@ -27,17 +27,30 @@ class _Driver:
     path: bool = False
     """Its address is the path of a file."""
     server: bool = False
-    """Its address names a server, and may carry options of the client library as well."""
+    """Its address names a server."""
+    client_options: bool = False
+    """It may carry options of the client library as well."""
     extra: str = ""
     """What has to be installed for it, as in `postroom[...]`."""
     options: Mapping[str, Callable[[str], object]]
     """What may follow the `?` of its address, and how it is read."""
 
 
+def _flag(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ValueError(f"{text!r} is not true or false")
+    return text == "true"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
 _POSTGRESQL = _Driver(
     module="postroom.stores.postgresql",
     name="PostgresqlStore",
     server=True,
+    client_options=True,
     extra="postgresql",
     options={"schema": str, "prefix": str, "connections": int},
 )
@@ -52,6 +65,28 @@ _STORES = {
     "postgres": _POSTGRESQL,
     MEMORY: _Driver(module="postroom.stores.memory", name="MemoryStore", options={}),
 }
+_RABBITMQ = _Driver(
+    module="postroom.brokers.rabbitmq",
+    name="RabbitmqBroker",
+    server=True,
+    extra="rabbitmq",
+    options={
+        "exchange": str,
+        "queue_type": str,
+        "single_active_consumer": _flag,
+        "declare": _flag,
+        "groups": _names,
+        "max_message_bytes": size,
+        "max_in_flight": int,
+        "heartbeat": duration,
+        "connect_timeout": duration,
+        "cacertfile": str,
+        "certfile": str,
+        "keyfile": str,
+        "verify": _flag,
+        "external": _flag,
+    },
+)
 _BROKERS = {
     "sqlite": _Driver(
         module="postroom.brokers.sqlite",
@@ -65,12 +100,14 @@ _BROKERS = {
             "unclaimed_retention": duration,
         },
     ),
+    "amqp": _RABBITMQ,
+    "amqps": _RABBITMQ,
     MEMORY: _Driver(module="postroom.brokers.memory", name="MemoryBroker", options={}),
 }
 _NOT_YET = frozenset(
     {
         *("cockroachdb", "mysql", "mariadb", "mssql", "sqlserver"),
-        *("oracle", "mongodb", "rabbitmq", "amqp", "amqps", "kafka", "nats", "redis", "rediss"),
+        *("oracle", "mongodb", "rabbitmq", "kafka", "nats", "redis", "rediss"),
         *("servicebus", "sqs", "pubsub", "pulsar"),
     }
 )
@@ -90,7 +127,8 @@ def open_store(url: str, **options: object) -> Store:
 def open_broker(url: str, **options: object) -> Broker:
     """Return the broker at this address, not opened yet: `await broker.open()` connects.
 
-    The addresses are those of `open_store`; the entry points are in `postroom.brokers`.
+    `sqlite:///relative.db`, `amqp://user@host/vhost`, `amqps://...` or `memory:`; the entry points
+    of third parties are in `postroom.brokers`.
     """
     return cast("Broker", _make("broker", _BROKERS, url, options))
 
@@ -161,7 +199,7 @@ def _imported(what: str, driver: _Driver) -> Callable[..., Any]:
 
 def _divided(driver: _Driver, query: str) -> tuple[str, str]:
     """Return the part of the query that is ours, and the one that is the client library's."""
-    if not driver.server:
+    if not driver.client_options:
         return query, ""
     parts = [part for part in query.split("&") if part]
     ours = [part for part in parts if unquote(part.partition("=")[0]) in driver.options]

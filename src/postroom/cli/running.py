@@ -10,7 +10,7 @@ import typer
 from postroom import events
 from postroom._tasks import task_group
 from postroom.app import Postroom
-from postroom.broker import Keeper
+from postroom.broker import ALL_TOPICS, Keeper
 from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.loading import consumer_at
 from postroom.cli.overview import told_unserved, unserved
@@ -220,16 +220,18 @@ def _queues_empty(postroom: Postroom, consumers: Sequence[Consumer]) -> Empty:
     if not isinstance(broker, Keeper):
         raise CommandFailed(Exit.USAGE, f"{broker.name} does not tell whether a queue is empty")
     wanted = {(consumer.name, topic) for consumer in consumers for topic in consumer.topics}
+    whole = {(consumer.name, ALL_TOPICS) for consumer in consumers}
 
     async def empty() -> bool:
         try:
             queues = await broker.queues()
         except BrokerUnavailable:
             return False
-        ours = [queue for queue in queues if (queue.group, queue.topic) in wanted]
+        ours = [queue for queue in queues if (queue.group, queue.topic) in wanted | whole]
         # A group is listed from its subscription on; before that nobody knows what waits for it.
         listed = {(queue.group, queue.topic) for queue in ours}
-        return listed == wanted and not any(q.ready + q.out + q.delayed for q in ours)
+        complete = all({one, (one[0], ALL_TOPICS)} & listed for one in wanted)
+        return complete and not any(q.ready + q.out + (q.delayed or 0) for q in ours)
 
     return empty
 

@@ -104,6 +104,8 @@ class EmbeddedBroker:
             durable=True,
             refusal_stops_key=True,
             ordered_by_key=True,
+            spreads_keys=True,
+            retry_holds_key=True,
             counts_attempts=True,
             delays_retry=True,
             dead_letters=True,

@@ -187,6 +187,8 @@ class ConnectingTests(BrokerHooks):
     """`open`, `close` and `ping`."""
 
     async def test_a_ping_returns_where_a_publish_has_a_chance(self, stage: Stage) -> None:
+        await stage.found()
+
         await stage.broker.ping()
 
         await stage.publish(stage.message("a"))
@@ -197,6 +199,7 @@ class ConnectingTests(BrokerHooks):
         await stage.broker.close()
         await stage.broker.open()
 
+        await stage.found()
         await stage.publish(stage.message("a"))
 
     async def test_after_a_close_nothing_is_sent_and_nothing_raised(self, stage: Stage) -> None:

@@ -79,6 +79,8 @@ class GroupTests(BrokerHooks):
     async def test_a_key_is_with_one_consumer_while_others_flow(self, stage: Stage) -> None:
         if not stage.features.ordered_by_key:
             pytest.skip("features.ordered_by_key is False")
+        if not stage.features.spreads_keys:
+            pytest.skip("features.spreads_keys is False")
         second = await stage.another()
         async with (
             stage.subscribe(prefetch=1) as one,
