@@ -18,6 +18,8 @@ from postroom.stores.postgresql.names import Names
 
 _BEGIN = {"statement": 5000, "lock": 2500, "idle": 5000}
 _SEQ, _ID, _LANE = 0, 1, 3
+PER_LANE = -(-stage.BATCH // LANES)
+"""What a relay asks of each lane while all of them have something."""
 
 
 async def drained(ground: Ground, count: int, *, keep: bool) -> float:
@@ -55,7 +57,7 @@ class _Loop:
             marks=self._marks,
             nudges=[0] * LANES,
             limit=stage.BATCH,
-            per_lane=stage.BATCH,
+            per_lane=PER_LANE,
             max_bytes=8 << 20,
             skip=[],
         )

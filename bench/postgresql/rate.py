@@ -44,7 +44,7 @@ async def drained(ground: Ground, count: int, *, keep: bool) -> float:
         began, done = time.perf_counter(), 0
         while done < count:
             entries = await store.read(
-                lanes, limit=stage.BATCH, per_lane=stage.BATCH, max_bytes=8 << 20
+                lanes, limit=stage.BATCH, per_lane=bare.PER_LANE, max_bytes=8 << 20
             )
             settled = [Settled(entry, Sent()) for entry in entries]
             done += len(await store.settle(lanes, settled, keep=keep))
