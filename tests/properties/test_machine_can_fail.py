@@ -21,10 +21,13 @@ from postroom.relay.tenure import Tenure
 from postroom.stores.memory import lanes as memory_lanes
 from postroom.stores.memory import store as memory_store
 from postroom.stores.memory.tables import Tables
+from postroom.stores.postgresql.names import Names
 from postroom.stores.sqlite import leases as sqlite_leases
 from postroom.stores.sqlite import reading as sqlite_reading
 from postroom.stores.sqlite.work import Work
 from tests.properties.test_machine import MemoryMachine, OutboxMachine, SqliteMachine
+from tests.properties.test_machine_postgresql import machine_on
+from tests.servers import Server, needed, postgresql_servers
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -54,6 +57,20 @@ def read_that_never_sets_behind_on_sqlite(patch: pytest.MonkeyPatch) -> None:
         return [replace(entry, behind=False) for entry in read(*args, **options)]
 
     patch.setattr(sqlite_reading, "read", reading)
+
+
+def settle_without_a_fence_on_postgresql(patch: pytest.MonkeyPatch) -> None:
+    fence = "and entry.lane = any (array(select number from fence))"
+    for name in ("settle-gone", "settle-sent", "settle-other"):
+        _querying(patch, name, fence, "")
+
+
+def read_that_never_sets_behind_on_postgresql(patch: pytest.MonkeyPatch) -> None:
+    _querying(patch, "read", "< entry.seq, false)", "< 0, false)")
+
+
+def release_that_leaves_the_mark_on_postgresql(patch: pytest.MonkeyPatch) -> None:
+    _querying(patch, "release", "lowest.seq - 1", "9223372036854775807")
 
 
 def mark_first(patch: pytest.MonkeyPatch) -> None:
@@ -126,6 +143,11 @@ ON_SQLITE: list[Plant] = [
     read_that_never_sets_behind_on_sqlite,
     mark_first,
 ]
+ON_POSTGRESQL: list[Plant] = [
+    settle_without_a_fence_on_postgresql,
+    read_that_never_sets_behind_on_postgresql,
+    release_that_leaves_the_mark_on_postgresql,
+]
 
 
 @pytest.mark.parametrize("plant", ON_MEMORY, ids=lambda plant: plant.__name__)
@@ -144,6 +166,17 @@ def test_what_is_planted_on_sqlite_is_found(plant: Plant, monkeypatch: pytest.Mo
         _run(SqliteMachine, 100)
 
 
+@pytest.mark.parametrize("server", needed(postgresql_servers()[-1:], "PostgreSQL"))
+@pytest.mark.parametrize("plant", ON_POSTGRESQL, ids=lambda plant: plant.__name__)
+def test_what_is_planted_on_postgresql_is_found(
+    server: Server, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+
+    with pytest.raises(AssertionError):
+        _run(machine_on(server), 60)
+
+
 def _run(machine: type[OutboxMachine], examples: int) -> None:
     run_state_machine_as_test(
         machine,
@@ -158,6 +191,17 @@ def _run(machine: type[OutboxMachine], examples: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def _querying(patch: pytest.MonkeyPatch, name: str, part: str, instead: str) -> None:
+    queries = Names.queries
+
+    def wrong(self: Names) -> dict[str, str]:
+        found = dict(queries(self))
+        assert part in found[name], f"{name} has changed: plant the mistake anew"
+        return {**found, name: found[name].replace(part, instead)}
+
+    patch.setattr(Names, "queries", wrong)
 
 
 def _judging(
