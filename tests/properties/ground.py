@@ -16,6 +16,7 @@ from postroom.stores.memory import MemoryStore
 from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.postgresql.database import Patience
 from postroom.stores.postgresql.marks import Marks
+from postroom.stores.postgresql.sweeping import Budget, Progress
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from tests.postgresql import ground
@@ -118,6 +119,7 @@ class PostgresqlGround:
             patience=Patience(statement=timedelta(seconds=1)),
         )
         store._marks = Marks(clock.elapsed)
+        store._progress = Progress(keys=Budget(clock.elapsed), below=Budget(clock.elapsed))
         self.store: Store = store
         connection = self._left.enter_context(psycopg.connect(url, autocommit=True))
         self._caller: psycopg.Connection[Any] = connection

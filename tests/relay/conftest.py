@@ -20,6 +20,7 @@ from postroom.store import Query, Store
 from postroom.stores.memory import MemoryStore
 from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.postgresql.marks import Marks
+from postroom.stores.postgresql.sweeping import Budget, Progress
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
 from postroom.testing.scripted import ScriptedBroker
@@ -140,6 +141,7 @@ def on_postgresql(clock: ManualClock, url: str) -> Iterator[Stage]:
 
         store = PostgresqlStore(url, schema=place.schema, clock=clock)
         store._marks = Marks(clock.elapsed)
+        store._progress = Progress(keys=Budget(clock.elapsed), below=Budget(clock.elapsed))
         yield Stage(store, clock, begin)
 
 
