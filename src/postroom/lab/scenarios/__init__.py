@@ -19,8 +19,8 @@ SCENARIOS: Sequence[Scenario] = (
     *relays.SCENARIOS,
     *brokers.SCENARIOS,
     *keys.SCENARIOS,
-    *consumers.SCENARIOS,
     *contention.SCENARIOS,
+    *consumers.SCENARIOS,
     *servers.SCENARIOS,
     *failover.SCENARIOS,
 )

@@ -16,6 +16,8 @@ _MESSAGES = 3_000
 _DAWDLES = 0.05
 _EVERY = 0.4
 """Seconds between two things that happen to relays."""
+_TURNS = 7
+"""So many things happen at least: two relays join, and two each end, die and freeze."""
 _LONGEST = 1800.0
 
 
@@ -45,14 +47,14 @@ async def _trouble(
 ) -> None:
     """Let relays join, freeze, die and leave in turn, as long as orders are written."""
     for turn in itertools.count():
-        if not any(service.running for service in services) and turn > 2 * _RELAYS:
+        if not any(service.running for service in services) and turn > _TURNS:
             break
         if turn * 2 > _RELAYS and books.order_count(stage.places) > wanted / 2:
             stage.fault()
         if len(relays) < _RELAYS:
             relays.append(stage.start("relay", attempts=100))
         else:
-            await _blow(stage, relays[turn % _RELAYS], turn // _RELAYS)
+            await _blow(stage, relays[turn % _RELAYS], turn)
         await asyncio.sleep(_EVERY)
     for relay in relays:
         relay.thaw()
