@@ -1,13 +1,12 @@
 """`dead`: what was given up, in the outbox or by a consumer group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from postroom.cli.change import ALL, Change
-from postroom.cli.exits import CommandFailed, Exit
+from postroom.cli.change import ALL, Act, Change
 from postroom.cli.piles import Pile, pile_of
 from postroom.cli.screen import document, local, say, show, show_fields, table
 from postroom.cli.selection import (
@@ -149,14 +148,7 @@ def replay(  # noqa: PLR0913 - its parameters are its options
         yes=yes,
         as_json=as_json,
     )
-
-    async def work() -> None:
-        async with opened(context) as postroom:
-            pile = await pile_of(postroom, group, wanted)
-            await _all_named(pile, wanted)
-            await change.make(partial(pile.replay, wanted))
-
-    run(work())
+    _make(context, group, wanted, change, lambda pile: partial(pile.replay, wanted))
 
 
 @app.command(
@@ -194,12 +186,23 @@ def discard(  # noqa: PLR0913 - its parameters are its options
         yes=yes,
         as_json=as_json,
     )
+    _make(context, group, wanted, change, lambda pile: partial(pile.discard, wanted))
+
+
+def _make(
+    context: typer.Context,
+    group: str | None,
+    wanted: Selection,
+    change: Change,
+    act: Callable[[Pile], Act],
+) -> None:
+    """Count, ask and change, in the outbox or in the group's dead letters."""
 
     async def work() -> None:
         async with opened(context) as postroom:
             pile = await pile_of(postroom, group, wanted)
             await _all_named(pile, wanted)
-            await change.make(partial(pile.discard, wanted))
+            await change.make(act(pile))
 
     run(work())
 
@@ -210,11 +213,9 @@ async def _all_named(pile: Pile, wanted: Selection) -> Sequence[dict[str, Any]]:
         return ()
     found = await pile.find(wanted, limit=ALL)
     there = {str(each[name]) for each in found for name in ("id", "position") if name in each}
-    missing = sorted(set(wanted.ids) - there)
-    if missing:
-        raise CommandFailed(
-            Exit.NOT_FOUND,
-            f"not among the dead of the {pile.place}: {', '.join(missing)}",
-            cure="`postroom dead list` shows what is there",
-        )
+    wanted.require(
+        there,
+        f"not among the dead of the {pile.place}",
+        cure="`postroom dead list` shows what is there",
+    )
     return found

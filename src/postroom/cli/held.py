@@ -7,7 +7,6 @@ from typing import Any
 import typer
 
 from postroom.cli.change import ALL, Change
-from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.screen import document, local, say, show, table
 from postroom.cli.selection import Ids, Key, Limit, RouteName, Selection, Type, UpTo, selected
 from postroom.cli.start import DryRun, Json, Yes, examples, opened, run
@@ -105,12 +104,7 @@ async def _all_blocking(desk: Desk, wanted: Selection) -> None:
         return
     found = await desk.find(wanted.query(State.DEAD), limit=ALL)
     heads = {entry.message.id for entry in found if entry.blocks and entry.message.key is not None}
-    if missing := sorted(set(wanted.ids) - heads):
-        raise CommandFailed(
-            Exit.NOT_FOUND,
-            f"no dead head of a key: {', '.join(missing)}",
-            cure="`postroom held list` shows what is there",
-        )
+    wanted.require(heads, "no dead head of a key", cure="`postroom held list` shows what is there")
 
 
 async def _heads(desk: Desk, wanted: Selection, limit: int) -> AsyncIterator[Entry]:

@@ -52,6 +52,11 @@ class Selection:
             after_seq=after_seq,
         )
 
+    def require(self, there: Collection[str], problem: str, *, cure: str) -> None:
+        """Refuse the whole command where an id was named that is not there."""
+        if missing := sorted(set(self.ids).difference(there)):
+            raise CommandFailed(Exit.NOT_FOUND, f"{problem}: {', '.join(missing)}", cure=cure)
+
 
 def selected(
     ids: Collection[str] | None = None,
