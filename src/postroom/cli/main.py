@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import audit, dead, held, prune, running, setup, status
+from postroom.cli import audit, dead, held, prune, running, setup, status, topology
 from postroom.cli.exits import MEANINGS
 from postroom.cli.group import Commands
 from postroom.cli.lab import EPILOG as LAB_EXAMPLES
@@ -36,7 +36,7 @@ app = typer.Typer(
 )
 lab = typer.Typer()
 lab.command("lab", epilog=LAB_EXAMPLES)(lab_command)
-for part in (setup.app, running.app, status.app):
+for part in (setup.app, topology.app, running.app, status.app):
     app.add_typer(part)
 app.add_typer(dead.app, name="dead")
 app.add_typer(held.app, name="held")

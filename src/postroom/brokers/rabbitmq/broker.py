@@ -249,6 +249,8 @@ class RabbitmqBroker:
         """End a group's subscription: its queues are deleted, or the bindings of these topics.
 
         Returns how many messages that deleted. What waits for a retry is lost without a count.
+        Of single topics only dead letters are deleted: AMQP cannot pick messages out of a queue
+        that has a single active consumer.
         """
         if topics is None:
             self._groups.discard(group)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +43,8 @@ class Closed:
     """The broker's reply code; 0 where nothing was said."""
     method: int = 0
     """What the broker was doing when it closed: class and method."""
+    silent: bool = False
+    """Nothing came from the broker any more, so we gave it up."""
 
     @property
     def error_reply(self) -> str | None:
@@ -105,6 +108,7 @@ class Channel:
         self.ended: Closed | None = None
         self.listener = listener
         self._calls: deque[asyncio.Future[Frame]] = deque()
+        self._closing: asyncio.Future[Frame] | None = None
         self._incoming: tuple[int, memoryview] | None = None
         self._header = b""
         self._missing = 0
@@ -137,22 +141,34 @@ class Channel:
 
     async def close(self) -> None:
         """Close it and wait for the broker's word; never raises for what the network does."""
-        if self.ended is None:
-            closing = self.begin(commands.Channel.Close(_SUCCESS, "", 0, 0))
-            self.end(Closed(reason="the channel was closed"), but=closing)
-            try:
-                await closing
-            except ChannelLost:
-                pass
-            finally:
-                self.connection.forget(self)
+        if (closing := self.drop()) is not None:
+            with suppress(ChannelLost):
+                await asyncio.shield(closing)
 
-    def end(self, how: Closed, *, but: "asyncio.Future[Frame] | None" = None) -> None:
-        """Fail everything that waits (but that), and tell the listener."""
-        calls, self._calls = self._calls, deque([but] if but is not None else [])
-        for call in calls:
-            if call is not but and not call.done():
+    def drop(self) -> "asyncio.Future[Frame] | None":
+        """Close it and wait for nothing; the future, if it was open, is the broker's word."""
+        if self.ended is not None:
+            return None
+        pending = tuple(self._calls)
+        closing = self._closing = self.begin(commands.Channel.Close(_SUCCESS, "", 0, 0))
+        # Only then may its number be used again: until then answers to old calls arrive on it.
+        closing.add_done_callback(lambda _: self.connection.forget(self))
+        how = Closed(reason="the channel was closed")
+        for call in pending:
+            if not call.done():
                 call.set_exception(ChannelLost(how))
+        self._say(how)
+        return closing
+
+    def end(self, how: Closed) -> None:
+        """Fail everything that waits, and tell the listener."""
+        calls, self._calls = self._calls, deque()
+        for call in calls:
+            if not call.done():
+                call.set_exception(ChannelLost(how))
+        self._say(how)
+
+    def _say(self, how: Closed) -> None:
         if self.ended is None:
             self.ended = how
             if self.listener is not None:
@@ -202,8 +218,11 @@ class Channel:
         match method:
             case commands.Channel.Close():
                 self.connection.write(codec.marshal(commands.Channel.CloseOk(), self.number))
-                self.connection.forget(self)
-                self.end(closed_by(method))
+                if self._closing is not None:
+                    self._calls = deque([self._closing])  # ours is answered too, nothing else is
+                else:
+                    self.connection.forget(self)
+                    self.end(closed_by(method))
             case commands.Basic.Cancel():
                 if self.listener is not None:
                     self.listener.cancelled()

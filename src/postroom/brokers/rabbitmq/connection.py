@@ -123,9 +123,9 @@ class Connection(asyncio.Protocol):
             finally:
                 self.abort("the connection was closed")
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, *, silent: bool = False) -> None:
         """End it at once, without a word to the broker."""
-        self._end(Closed(reason=reason))
+        self._end(Closed(reason=reason, silent=silent))
 
     # What the loop calls
 
@@ -200,7 +200,9 @@ class Connection(asyncio.Protocol):
             return
         silent = self._loop.time() - self.heard_at
         if silent > pause * 4:
-            self.abort(f"connection lost: no sign of life from the broker for {silent:.0f} s")
+            self.abort(
+                f"connection lost: no sign of life from the broker for {silent:.0f} s", silent=True
+            )
             return
         self.write(frames.frame(frames.HEARTBEAT, 0, b""))
         self._beat = self._loop.call_later(pause, self._keep_alive, pause)

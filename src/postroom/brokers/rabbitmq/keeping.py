@@ -4,6 +4,7 @@ AMQP can count a queue and take messages out of it. Whoever looks at dead letter
 hand and gives them back, so two people who look at the same time see each a part.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -25,6 +26,10 @@ from postroom.message import Message
 
 _AT_ONCE = 100
 """Messages that are asked for before the first answer is there."""
+
+_MULTIPLE_REQUEUE = b"\3"
+_LOOKS, _PAUSE = 40, 0.025
+"""How long to wait for what was given back."""
 
 _REASONS = {
     "rejected": "rejected by the broker or another program, without a reason",
@@ -89,15 +94,17 @@ class Sieve:
         """Use that channel for that queue."""
         self._channel = channel
         self._queue = queue
+        self._out = 0
 
     async def pass_by(self) -> AsyncIterator[Held]:
         """Yield what is ready, each message once."""
-        count = await self._count()
+        count = await self.count()
         while count > 0:
             asked = [
                 self._channel.begin(commands.Basic.Get(queue=self._queue))
                 for _ in range(min(count, _AT_ONCE))
             ]
+            self._out += len(asked)
             for call in asked:
                 answer = await call
                 if not isinstance(answer, GetOk):
@@ -109,8 +116,23 @@ class Sieve:
         """Delete it from the queue."""
         tag = held.content.tag
         self._channel.write(frames.tagged_method(frames.ACK, self._channel.number, tag, b"\0"))
+        self._out -= 1
 
-    async def _count(self) -> int:
+    async def give_back(self) -> None:
+        """Put back what was not taken away, and wait a while until it is there again.
+
+        A quorum queue does so in its own time, and who looks next must not miss it.
+        """
+        if not self._out:
+            return
+        everything = frames.tagged_method(frames.NACK, self._channel.number, 0, _MULTIPLE_REQUEUE)
+        self._channel.write(everything)
+        for _ in range(_LOOKS):
+            if await self.count() >= self._out:
+                return
+            await asyncio.sleep(_PAUSE)
+
+    async def count(self) -> int:
         """Return how many are ready; 0 where there is no queue."""
         try:
             declared = await self._channel.call(
@@ -198,34 +220,35 @@ class Keeping:
         return done
 
     async def drop(self, group: str, topics: Sequence[str] | None) -> int:
-        """Delete the queues of a group, or what is there of these topics with their bindings."""
-        queues = self._names.queue(group), self._names.dead(group)
+        """Delete the queues of a group, or the bindings and dead letters of these topics."""
+        queue, dead = self._names.queue(group), self._names.dead(group)
         channel = await (await self._connect()).channel()
         try:
-            if topics is None:
-                calls = [channel.begin(commands.Queue.Delete(queue=queue)) for queue in queues]
-                answers = [await call for call in calls]
-                return sum(
-                    answer.message_count or 0
-                    for answer in answers
-                    if isinstance(answer, commands.Queue.DeleteOk)
-                )
-            for topic in topics:
-                await channel.begin(
-                    commands.Queue.Unbind(
-                        queue=queues[0], exchange=self._names.exchange, routing_key=topic
+            if topics is not None:
+                for topic in topics:
+                    await channel.begin(
+                        commands.Queue.Unbind(
+                            queue=queue, exchange=self._names.exchange, routing_key=topic
+                        )
                     )
-                )
+                return await self.discard(dead, chosen(None, topics))
+            calls = [channel.begin(commands.Queue.Delete(queue=each)) for each in (queue, dead)]
+            answers = [await call for call in calls]
+            return sum(
+                answer.message_count or 0
+                for answer in answers
+                if isinstance(answer, commands.Queue.DeleteOk)
+            )
         finally:
             await channel.close()
-        wanted = chosen(None, topics)
-        return sum([await self.discard(queue, wanted) for queue in queues])
 
     @asynccontextmanager
     async def _sieve(self, queue: str) -> AsyncIterator[Sieve]:
         channel = await (await self._connect()).channel()
+        sieve = Sieve(channel, queue)
         try:
-            yield Sieve(channel, queue)
+            yield sieve
+            await sieve.give_back()
         except ChannelLost as lost:
             raise BrokerUnavailable(lost.closed.reason) from lost
         finally:

@@ -141,9 +141,7 @@ class PublishingLink(Link):
             raise _explained(lost.closed, f"the exchange {self._exchange!r}") from lost
         finally:
             blocked.cancel()
-            if connection.blocked is None:
-                leaving = asyncio.ensure_future(channel.close())
-                await asyncio.wait((leaving,), timeout=1)
+            channel.drop()
 
 
 async def apply(connection: Connection, wanted: Sequence[Declaration]) -> None:

@@ -108,14 +108,14 @@ class Subscription:
 
     async def leave(self) -> None:
         """End; the broker gives what is out to others."""
-        self._left = True
-        self._changed.set()
         if self._moving:
             await asyncio.wait(self._moving, timeout=_PATIENCE)
-        if self._channel is not None:
-            leaving = asyncio.ensure_future(self._channel.close())
-            await asyncio.wait((leaving,), timeout=_PATIENCE)
-            if not leaving.done():
+        self._left = True
+        self._changed.set()
+        closing = self._channel.drop() if self._channel is not None else None
+        if self._channel is not None and closing is not None:
+            await asyncio.wait((closing,), timeout=_PATIENCE)
+            if not closing.done():
                 self._channel.connection.abort("the broker did not answer in time")
 
     def fail(self, reason: str) -> None:
@@ -127,6 +127,8 @@ class Subscription:
 
     def arrived(self, content: Arrived) -> None:
         """Take a delivery; what nobody can read goes to the dead letters as it is."""
+        if self.over:
+            return
         try:
             delivery = RabbitmqDelivery(self, content)
         except frames.Malformed:
@@ -144,7 +146,8 @@ class Subscription:
 
     def closed(self, how: Closed) -> None:
         """Hear that the channel or the connection has ended."""
-        self.fail(how.reason)
+        if not self._left:
+            self.fail(how.reason)
 
     def _move(self, move: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(move)
