@@ -1,8 +1,7 @@
 """The least that reading and settling can take: the store's SQL in a plain loop.
 
-The same statements and transactions, fence and batch as the store has; on one connection, with
-statements prepared as the client library does it; no pool, no entry, no lease, no mark but the
-last row of each lane.
+The same statements and transactions, fence and batch as the store has, none of them prepared by
+name; on one connection; no pool, no entry, no lease, no mark but the last row of each lane.
 """
 
 import time
@@ -24,7 +23,7 @@ PER_LANE = -(-stage.BATCH // LANES)
 
 async def drained(ground: Ground, count: int, *, keep: bool) -> float:
     """Return how many messages a second the loop settles; the outbox has exactly `count`."""
-    async with owning(ground.store(), "bare") as (_, lanes), ground.connected() as connection:
+    async with owning(ground.store(), "bare") as (_, lanes), ground.unprepared() as connection:
         loop = _Loop(connection, ground.schema, [lane.epoch for lane in lanes], keep=keep)
         return await loop.rate(count)
 

@@ -48,8 +48,17 @@ class Ground:
         )
 
     @asynccontextmanager
+    async def unprepared(self) -> AsyncIterator[Any]:
+        """Give a connection that prepares nothing by name, like those of the store."""
+        connection = await asyncpg.connect(self.url, statement_cache_size=0)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    @asynccontextmanager
     async def connected(self) -> AsyncIterator[Any]:
-        """Give such a connection."""
+        """Give a connection that finds the tables without their schema."""
         connection = await self.connect()
         try:
             yield connection

@@ -50,13 +50,13 @@ async def position(work: Work) -> Candidate:
 
 def _seen(lanes: Sequence[Lane], rows: Sequence[Any]) -> dict[Lane, Seen]:
     """Return what was seen of each lane; the first row of a lane is its lowest."""
-    places = {(lane.route, lane.number): lane for lane in lanes}
-    seen: dict[Lane, Seen] = {}
+    first: dict[tuple[str, int], Any] = {}
     for row in rows:
-        lane = places[row[_ROUTE], row[_NUMBER]]
-        if lane not in seen:
-            seen[lane] = Seen(row[_MARK], row[_NUDGES], row[_SEQ])
-    return seen
+        first.setdefault((row[_ROUTE], row[_NUMBER]), row)
+    places = {(lane.route, lane.number): lane for lane in lanes}
+    return {
+        places[place]: Seen(row[_MARK], row[_NUDGES], row[_SEQ]) for place, row in first.items()
+    }
 
 
 async def keep(work: Work, marks: Sequence[tuple[Lane, Mark]]) -> None:

@@ -18,17 +18,20 @@ KEYS = 1_000
 """Blocked keys looked at by one sweep; the next one goes on behind them."""
 SHARE = 0.01
 """Of the time may be spent on searches that walk over dead rows while vacuum is held back."""
+SMALL_SHARE = 0.002
+"""The same for a search that finds nothing unless somebody broke a rule."""
 _FIRST = -(2**63)
-_CHEAP = 0.05
-"""Seconds that such a search may always take."""
+_CHEAP = 0.002
+"""Seconds that such a search may always take: it walked over few dead rows."""
 
 
 class Budget:
     """Lets a search run at most that share of the time."""
 
-    def __init__(self, tick: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, tick: Callable[[], float] = time.monotonic, *, share: float = SHARE) -> None:
         """Measure by that clock."""
         self._tick = tick
+        self._share = share
         self._began = 0.0
         self._free_at = 0.0
 
@@ -45,7 +48,7 @@ class Budget:
         """End to measure."""
         now = self._tick()
         if now - self._began > _CHEAP:
-            self._free_at = now + (now - self._began) / SHARE
+            self._free_at = now + (now - self._began) / self._share
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class Progress:
     keys: Budget = field(default_factory=Budget)
     lane: int = 0
     """Which lane is searched next for rows below its mark."""
-    below: Budget = field(default_factory=Budget)
+    below: Budget = field(default_factory=lambda: Budget(share=SMALL_SHARE))
 
 
 @dataclass(slots=True)
