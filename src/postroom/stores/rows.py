@@ -1,17 +1,17 @@
 """Rows of the outbox and the values they stand for."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from postroom._clock import from_micros, to_micros
-from postroom.lane import lane_of
+from postroom._clock import from_micros, nearest_moment, to_micros
+from postroom.lane import Lane, lane_of
 from postroom.message import NO_HEADERS, Entry, Message, State
 from postroom.statement import Scalar
-from postroom.store import Addressed
+from postroom.store import Addressed, AuditRecord
 
 _SHOWN_ID = 255
 _ATTEMPTS, _VERSION, _HEADERS, _PAYLOAD = 6, 7, 18, 19
@@ -121,6 +121,20 @@ _type, _payload, _id, _content_type, _key, *_more = _setters(Message)
 _version, _headers_of, _topic, _deliver_at, _expires_at = _more
 _seq, _route, _lane, _state, _message, _attempts, _blocks, *_more = _setters(Entry)
 _behind, _unreadable, _created_at, _due_at, _settled_at, _error = _more
+
+
+def record_of(row: Sequence[Any]) -> AuditRecord:
+    """Return what the audit says of one change."""
+    at, actor, action, detail, count = row
+    return AuditRecord(
+        at=nearest_moment(at), actor=actor, action=action, detail=detail, count=count
+    )
+
+
+def used_lanes(lanes: Iterable[Lane], entries: Iterable[Entry]) -> list[Lane]:
+    """Return those of the lanes that these entries stand in."""
+    places = {(entry.route, entry.lane) for entry in entries}
+    return [lane for lane in lanes if (lane.route, lane.number) in places]
 
 
 def text_of(value: Any) -> Any:

@@ -1,19 +1,33 @@
-"""Which rows a person means, as conditions of a query; the same for every store with SQL."""
+"""Which rows a person means, and how the audit tells it; the same for every store."""
 
 import json
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from postroom.message import State
 from postroom.store import Query
 from postroom.stores.rows import micros
 
-DISCARDABLE = (State.DEAD, State.WAITING, State.HELD, State.SCHEDULED)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One kind of change that a person makes, and which rows it may touch."""
+
+    name: str
+    states: tuple[State, ...]
+    blocking: bool = False
+    """Only rows that block their key."""
 
 
-def replayable(query: Query) -> tuple[State, ...]:
-    """Return which states a replay may touch: sent rows only where the query names them."""
-    return (State.DEAD, State.SENT) if State.SENT in query.states else (State.DEAD,)
+DISCARD = Action(name="discard", states=(State.DEAD, State.WAITING, State.HELD, State.SCHEDULED))
+RELEASE = Action(name="release", states=(State.DEAD,), blocking=True)
+
+
+def replay_of(query: Query) -> Action:
+    """Return the action that replays: sent rows only where the query names them."""
+    states = (State.DEAD, State.SENT) if State.SENT in query.states else (State.DEAD,)
+    return Action(name="replay", states=states)
 
 
 def narrowed(query: Query, states: Collection[State]) -> tuple[State, ...]:
@@ -21,7 +35,9 @@ def narrowed(query: Query, states: Collection[State]) -> tuple[State, ...]:
     return tuple(state for state in states if not query.states or state in query.states)
 
 
-def conditions(query: Query, states: Collection[State]) -> tuple[list[str], dict[str, object]]:
+def conditions(
+    query: Query, states: Collection[State], *, blocking: bool = False
+) -> tuple[list[str], dict[str, object]]:
     """Return the names of the conditions (`where-…`) that are given, and their values."""
     names = ["where-seq"]
     values: dict[str, object] = {"after_seq": query.after_seq}
@@ -45,6 +61,8 @@ def conditions(query: Query, states: Collection[State]) -> tuple[list[str], dict
         if value is not None:
             names.append(name)
             values[field] = value
+    if blocking:
+        names.append("where-blocking")
     return names, values
 
 
@@ -63,6 +81,21 @@ def described(query: Query) -> str:
     }
     given = {name: value for name, value in fields.items() if value not in (None, [])}
     return json.dumps(given, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a pruning is to delete, and for whom."""
+
+    sent_before: datetime | None
+    inbox_before: datetime | None
+    actor: str
+
+    @property
+    def detail(self) -> str:
+        """The plan as the audit shows it."""
+        parts = (("sent", self.sent_before), ("inbox", self.inbox_before))
+        return ", ".join(f"{name} before {at.isoformat()}" for name, at in parts if at is not None)
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -16,7 +16,7 @@ from postroom.stores.memory import lanes as leases
 from postroom.stores.memory.tables import Key, Tables, key_of, place_of, rows_of
 from postroom.stores.memory.transaction import MemoryTransaction
 from postroom.stores.memory.turns import Bell, Turns
-from postroom.stores.selection import DISCARDABLE, described, replayable
+from postroom.stores.selection import DISCARD, RELEASE, Plan, described, replay_of
 from postroom.stores.sharing import Place
 
 _FEATURES = StoreFeatures(wakes=True, durable=False, many_processes=False)
@@ -233,7 +233,7 @@ class MemoryStore:
     async def replay(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Make matching dead (or, if the query names them, sent) rows ready; return how many."""
         with self._guard:
-            rows = self._tables.matching(query, replayable(query), limit)
+            rows = self._tables.matching(query, replay_of(query).states, limit)
             for row in () if dry_run else rows:
                 again = replace(
                     row, state=State.READY, attempts=0, blocks=False, settled_at=None, error=None
@@ -247,7 +247,7 @@ class MemoryStore:
     async def discard(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Delete matching rows that are dead, waiting, held or scheduled; return how many."""
         with self._guard:
-            rows = self._tables.matching(query, DISCARDABLE, limit)
+            rows = self._tables.matching(query, DISCARD.states, limit)
             for row in () if dry_run else rows:
                 self._tables.remove(row)
             return self._acted("discard", actor, described(query), len(rows), dry_run=dry_run)
@@ -255,7 +255,7 @@ class MemoryStore:
     async def release(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Let keys go on past their dead heads: matching dead rows stop blocking."""
         with self._guard:
-            dead = self._tables.matching(query, (State.DEAD,), len(self._tables.outbox))
+            dead = self._tables.matching(query, RELEASE.states, len(self._tables.outbox))
             rows = [row for row in dead if row.blocks][:limit]
             for row in () if dry_run else rows:
                 self._tables.change(replace(row, blocks=False))
@@ -271,7 +271,7 @@ class MemoryStore:
         dry_run: bool,
     ) -> tuple[int, int]:
         """Delete sent rows and inbox rows older than these; return how many of each."""
-        detail = f"sent before {sent_before}, inbox before {inbox_before}"
+        plan = Plan(sent_before=sent_before, inbox_before=inbox_before, actor=actor)
         with self._guard:
             sent = [
                 row
@@ -284,7 +284,7 @@ class MemoryStore:
                     self._tables.remove(row)
                 for mark in marks:
                     del self._tables.inbox[mark]
-            self._acted("prune", actor, detail, len(sent) + len(marks), dry_run=dry_run)
+            self._acted("prune", actor, plan.detail, len(sent) + len(marks), dry_run=dry_run)
         return len(sent), len(marks)
 
     async def audit(self, *, limit: int) -> Sequence[AuditRecord]:

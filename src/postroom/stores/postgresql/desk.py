@@ -1,8 +1,7 @@
 """What people do: look, replay, discard, release; every change leaves an audit record."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from postroom._clock import nearest_moment
@@ -10,22 +9,13 @@ from postroom.message import Entry, State
 from postroom.store import AuditRecord, Query, RelayStatus, Stats
 from postroom.stores.postgresql.leases import relays
 from postroom.stores.postgresql.work import Work
-from postroom.stores.rows import entry_of
-from postroom.stores.selection import conditions, described, narrowed
+from postroom.stores.rows import entry_of, record_of
+from postroom.stores.selection import Action, conditions, described, narrowed
 
 Match = tuple[int, bool, str, int]
 """Seq, whether it blocks, route and lane."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """One kind of change: what it does to the rows, and which rows it may touch."""
-
-    name: str
-    change: Callable[[Work, Sequence[Match], Sequence[State]], Awaitable[int]]
-    states: tuple[State, ...]
-    blocking: bool = False
-    """Only rows that block their key."""
+Change = Callable[[Work, Sequence[Match], Sequence[State]], Awaitable[int]]
 
 
 async def find(work: Work, query: Query, limit: int) -> list[Entry]:
@@ -58,6 +48,9 @@ async def release(work: Work, matches: Sequence[Match], _states: Sequence[State]
     return await work.change("unblock", seqs=[match[0] for match in matches])
 
 
+_CHANGES: Mapping[str, Change] = {"replay": replay, "discard": discard, "release": release}
+
+
 async def matching(work: Work, query: Query, action: Action, limit: int) -> list[Match]:
     """Return the rows that a change would touch, in `seq` order, of its states only."""
     states = narrowed(query, action.states)
@@ -80,7 +73,7 @@ async def act(work: Work, action: Action, query: Query, *, limit: int, actor: st
     await work.value(
         "lock-lanes", routes=[route for route, _ in lanes], numbers=[lane for _, lane in lanes]
     )
-    count = await action.change(work, matches, narrowed(query, action.states))
+    count = await _CHANGES[action.name](work, matches, narrowed(query, action.states))
     if count:
         await record(work, action.name, actor, described(query), count)
     return count
@@ -111,10 +104,7 @@ async def stats(work: Work, version: int) -> Stats:
 
 async def audit(work: Work, limit: int) -> list[AuditRecord]:
     """Return the newest records first."""
-    return [
-        AuditRecord(at=nearest_moment(at), actor=actor, action=action, detail=detail, count=count)
-        for at, actor, action, detail, count in await work.rows("records", limit=limit)
-    ]
+    return [record_of(row) for row in await work.rows("records", limit=limit)]
 
 
 async def _relays(work: Work) -> tuple[RelayStatus, ...]:
@@ -137,8 +127,6 @@ def _selected(
     work: Work, name: str, query: Query, states: Collection[State], *, blocking: bool = False
 ) -> tuple[str, dict[str, Any]]:
     """Return the named query with the conditions that are given, and their values."""
-    names, values = conditions(query, states)
-    if blocking:
-        names.append("where-blocking")
+    names, values = conditions(query, states, blocking=blocking)
     sql = work.sql[name].replace("{conditions}", " and ".join(work.sql[one] for one in names))
     return sql, values

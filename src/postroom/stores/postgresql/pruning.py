@@ -6,23 +6,9 @@ from datetime import datetime
 from postroom.stores.postgresql.desk import record
 from postroom.stores.postgresql.work import Work
 from postroom.stores.rows import micros
+from postroom.stores.selection import Plan
 
 _START = -(2**63)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to delete, and for whom."""
-
-    sent_before: datetime | None
-    inbox_before: datetime | None
-    actor: str
-
-    @property
-    def detail(self) -> str:
-        """The plan as the audit shows it."""
-        parts = (("sent", self.sent_before), ("inbox", self.inbox_before))
-        return ", ".join(f"{name} before {at.isoformat()}" for name, at in parts if at is not None)
 
 
 @dataclass(slots=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from postroom.errors import SchemaMismatch
 from postroom.stores.postgresql.names import Names, identifier
 from postroom.stores.postgresql.work import Work
 from postroom.stores.queries import Migration
+from postroom.stores.version import check_not_newer
 
 _LOCK = 5795975185870843756
 """One number for all schemas: two of them may wait for each other, which harms nobody."""
@@ -16,29 +16,6 @@ async def version_of(work: Work, names: Names) -> int:
     if not await work.value("tables", name=names.quoted("schema")):
         return 0
     return int(await work.value("version") or 0)
-
-
-async def check_version(
-    work: Work, names: Names, migrations: Sequence[Migration], place: str
-) -> None:
-    """Raise SchemaMismatch, with the cure, where the tables are not of this version."""
-    found, wanted = await version_of(work, names), migrations[-1].version
-    if found == 0:
-        raise SchemaMismatch(f"{place} has no Postroom tables yet: run `postroom init`")
-    if found < wanted:
-        raise SchemaMismatch(
-            f"the tables in {place} have version {found}, this Postroom needs {wanted}: "
-            "run `postroom init`"
-        )
-    _check_not_newer(found, wanted, place)
-
-
-def _check_not_newer(found: int, wanted: int, place: object) -> None:
-    if found > wanted:
-        raise SchemaMismatch(
-            f"the tables in {place} have version {found}, newer than this Postroom, which knows "
-            f"{wanted}: upgrade Postroom"
-        )
 
 
 async def migrate(
@@ -52,7 +29,7 @@ async def migrate(
     if names.schema is not None and not await work.value("schema-exists", name=names.schema):
         await work.script(created(names.schema))
     found = await version_of(work, names)
-    _check_not_newer(found, migrations[-1].version, place)
+    check_not_newer(found, migrations, place)
     applied = []
     for migration in migrations:
         if migration.version > found:

@@ -1,13 +1,13 @@
 """The store on PostgreSQL."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from postroom._clock import Clock, SystemClock, to_micros
 from postroom.lane import Lane
-from postroom.message import Entry, State
+from postroom.message import Entry
 from postroom.outcome import Settled
 from postroom.statement import Statement
 from postroom.store import Addressed, AuditRecord, Query, Stats, StoreFeatures, Swept
@@ -15,11 +15,13 @@ from postroom.stores.postgresql import desk, leases, pruning, reading, settling,
 from postroom.stores.postgresql.database import Database, Patience
 from postroom.stores.postgresql.marks import Marks
 from postroom.stores.postgresql.names import Names
-from postroom.stores.postgresql.schema import check_version, migrate, printed, version_of
+from postroom.stores.postgresql.schema import migrate, printed, version_of
 from postroom.stores.postgresql.waiting import Listener
 from postroom.stores.postgresql.work import Work
 from postroom.stores.queries import check_prefix
-from postroom.stores.selection import DISCARDABLE, replayable
+from postroom.stores.rows import used_lanes
+from postroom.stores.selection import DISCARD, RELEASE, Action, Plan, replay_of
+from postroom.stores.version import check_version
 
 
 class PostgresqlStore:
@@ -170,7 +172,7 @@ class PostgresqlStore:
         self, lanes: Sequence[Lane], settled: Sequence[Settled], *, keep: bool
     ) -> frozenset[int]:
         """Write down what became of these entries; return the seqs that were still ours."""
-        used = _used(lanes, (one.entry for one in settled))
+        used = used_lanes(lanes, (one.entry for one in settled))
         if not used:
             return frozenset()
         return await self._database.write(
@@ -179,7 +181,7 @@ class PostgresqlStore:
 
     async def hold(self, lanes: Sequence[Lane], entries: Sequence[Entry]) -> int:
         """Put these ready rows behind the head of their key; return how many were still ours."""
-        used = _used(lanes, entries)
+        used = used_lanes(lanes, entries)
         if not used:
             return 0
         return await self._database.write(lambda work: settling.hold(work, used, entries))
@@ -229,20 +231,15 @@ class PostgresqlStore:
 
     async def replay(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Make matching dead (or, if the query names them, sent) rows ready; return how many."""
-        action = desk.Action(name="replay", change=desk.replay, states=replayable(query))
-        return await self._act(action, query, limit=limit, actor=actor, dry_run=dry_run)
+        return await self._act(replay_of(query), query, limit=limit, actor=actor, dry_run=dry_run)
 
     async def discard(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Delete matching rows that are dead, waiting, held or scheduled; return how many."""
-        action = desk.Action(name="discard", change=desk.discard, states=DISCARDABLE)
-        return await self._act(action, query, limit=limit, actor=actor, dry_run=dry_run)
+        return await self._act(DISCARD, query, limit=limit, actor=actor, dry_run=dry_run)
 
     async def release(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Let keys go on past their dead heads: matching dead rows stop blocking."""
-        action = desk.Action(
-            name="release", change=desk.release, states=(State.DEAD,), blocking=True
-        )
-        return await self._act(action, query, limit=limit, actor=actor, dry_run=dry_run)
+        return await self._act(RELEASE, query, limit=limit, actor=actor, dry_run=dry_run)
 
     async def prune(
         self,
@@ -258,7 +255,7 @@ class PostgresqlStore:
         Works in short transactions of at most `limit` rows; rows that somebody has locked are
         left for the next time.
         """
-        plan = pruning.Plan(sent_before=sent_before, inbox_before=inbox_before, actor=actor)
+        plan = Plan(sent_before=sent_before, inbox_before=inbox_before, actor=actor)
         if dry_run:
             return await self._database.read(lambda work: pruning.count(work, plan), slow=True)
         progress = pruning.Progress()
@@ -272,7 +269,7 @@ class PostgresqlStore:
         return await self._database.read(lambda work: desk.audit(work, limit))
 
     async def _act(
-        self, action: desk.Action, query: Query, *, limit: int, actor: str, dry_run: bool
+        self, action: Action, query: Query, *, limit: int, actor: str, dry_run: bool
     ) -> int:
         if dry_run:
             matches = await self._database.read(
@@ -300,10 +297,5 @@ class PostgresqlStore:
         return Work(connection, self._sql, None, patience)
 
     async def _check(self, work: Work) -> None:
-        await check_version(work, self._names, self._migrations, self._database.place)
-
-
-def _used(lanes: Iterable[Lane], entries: Iterable[Entry]) -> list[Lane]:
-    """Return the lanes that these entries stand in."""
-    places = {(entry.route, entry.lane) for entry in entries}
-    return [lane for lane in lanes if (lane.route, lane.number) in places]
+        found = await version_of(work, self._names)
+        check_version(found, self._migrations, self._database.place)

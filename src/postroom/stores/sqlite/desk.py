@@ -2,14 +2,13 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from postroom._clock import nearest_moment
 from postroom.message import Entry, State
 from postroom.store import AuditRecord, Query, RelayStatus, Stats
-from postroom.stores.rows import entry_of, text_of
-from postroom.stores.selection import conditions, described, narrowed
+from postroom.stores.rows import entry_of, record_of, text_of
+from postroom.stores.selection import Action, conditions, described, narrowed
 from postroom.stores.sqlite.leases import relays
 from postroom.stores.sqlite.reading import fetch
 from postroom.stores.sqlite.schema import version_of
@@ -18,17 +17,6 @@ from postroom.stores.sqlite.work import Work
 
 Match = tuple[int, str, int]
 """Seq, state, and whether it blocks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """One kind of change: what it does to the rows, and which rows it may touch."""
-
-    name: str
-    change: Callable[[Work, Sequence[Match]], None]
-    states: tuple[State, ...]
-    blocking: bool = False
-    """Only rows that block their key."""
 
 
 def find(work: Work, query: Query, limit: int) -> list[Entry]:
@@ -57,6 +45,13 @@ def release(work: Work, matches: Sequence[Match]) -> None:
     work.change_each("unblock", [(seq,) for seq, _, _ in matches])
 
 
+_CHANGES: Mapping[str, Callable[[Work, Sequence[Match]], None]] = {
+    "replay": replay,
+    "discard": discard,
+    "release": release,
+}
+
+
 def matching(work: Work, query: Query, action: Action, limit: int) -> list[Match]:
     """Return the rows that a change would touch, in `seq` order, of its states only."""
     states = narrowed(query, action.states)
@@ -71,7 +66,7 @@ def act(work: Work, action: Action, query: Query, *, limit: int, actor: str, dry
     with work.writing(undo=dry_run):
         matches = matching(work, query, action, limit)
         if matches:
-            action.change(work, matches)
+            _CHANGES[action.name](work, matches)
             record(work, action.name, actor, described(query), len(matches))
         return len(matches)
 
@@ -115,10 +110,7 @@ def stats(work: Work) -> Stats:
 
 def audit(work: Work, limit: int) -> list[AuditRecord]:
     """Return the newest records first."""
-    return [
-        AuditRecord(at=nearest_moment(at), actor=actor, action=action, detail=detail, count=count)
-        for at, actor, action, detail, count in work.rows("records", limit=limit)
-    ]
+    return [record_of(row) for row in work.rows("records", limit=limit)]
 
 
 def _relays(work: Work) -> tuple[RelayStatus, ...]:
@@ -144,9 +136,7 @@ def _selected(
 
     Without statistics SQLite would look through the whole table for a few rows of a rare state.
     """
-    names, values = conditions(query, states)
-    if blocking:
-        names.append("where-blocking")
+    names, values = conditions(query, states, blocking=blocking)
     given = {
         name: json.dumps(value) if isinstance(value, list) else value
         for name, value in values.items()

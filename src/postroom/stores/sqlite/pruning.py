@@ -4,23 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from postroom.stores.rows import micros
+from postroom.stores.selection import Plan
 from postroom.stores.sqlite.desk import record
 from postroom.stores.sqlite.work import Work
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to delete, and for whom."""
-
-    sent_before: datetime | None
-    inbox_before: datetime | None
-    actor: str
-
-    @property
-    def detail(self) -> str:
-        """The plan as the audit shows it."""
-        parts = (("sent", self.sent_before), ("inbox", self.inbox_before))
-        return ", ".join(f"{name} before {at.isoformat()}" for name, at in parts if at is not None)
 
 
 @dataclass(slots=True)

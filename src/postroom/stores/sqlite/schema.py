@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from postroom.errors import SchemaMismatch, StoreUnavailable
+from postroom.errors import StoreUnavailable
 from postroom.stores.queries import Migration
 from postroom.stores.sqlite.errors import code_of
 from postroom.stores.sqlite.work import Work
+from postroom.stores.version import check_not_newer
 
 _PAUSE = 0.02
 
@@ -20,27 +21,6 @@ def version_of(work: Work) -> int:
     return int(work.value("version") or 0)
 
 
-def check_version(work: Work, migrations: Sequence[Migration], place: object) -> None:
-    """Raise SchemaMismatch, with the cure, where the tables are not of this version."""
-    found, wanted = version_of(work), migrations[-1].version
-    if found == 0:
-        raise SchemaMismatch(f"{place} has no Postroom tables yet: run `postroom init`")
-    if found < wanted:
-        raise SchemaMismatch(
-            f"the tables in {place} have version {found}, this Postroom needs {wanted}: "
-            "run `postroom init`"
-        )
-    _check_not_newer(found, wanted, place)
-
-
-def _check_not_newer(found: int, wanted: int, place: object) -> None:
-    if found > wanted:
-        raise SchemaMismatch(
-            f"the tables in {place} have version {found}, newer than this Postroom, which knows "
-            f"{wanted}: upgrade Postroom"
-        )
-
-
 def migrate(
     work: Work, migrations: Sequence[Migration], busy: timedelta, place: object
 ) -> list[str]:
@@ -48,7 +28,7 @@ def migrate(
 
     Raises SchemaMismatch, and changes nothing, where the tables are newer than these.
     """
-    _check_not_newer(version_of(work), migrations[-1].version, place)
+    check_not_newer(version_of(work), migrations, place)
     _use_wal(work, time.monotonic() + busy.total_seconds())
     applied = []
     for migration in migrations:

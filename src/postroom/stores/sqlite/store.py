@@ -10,18 +10,19 @@ from typing import TypeVar
 
 from postroom._clock import LONGEST_PATIENCE, Clock, SystemClock, check_span, to_micros
 from postroom.lane import Lane
-from postroom.message import Entry, State
+from postroom.message import Entry
 from postroom.outcome import Settled
 from postroom.statement import Statement
 from postroom.store import Addressed, AuditRecord, Query, Stats, StoreFeatures, Swept
 from postroom.stores.queries import check_prefix, load_migrations, load_queries
-from postroom.stores.rows import inbox_row, new_row
-from postroom.stores.selection import DISCARDABLE, replayable
+from postroom.stores.rows import inbox_row, new_row, used_lanes
+from postroom.stores.selection import DISCARD, RELEASE, Action, Plan, replay_of
 from postroom.stores.sharing import Place
 from postroom.stores.sqlite import desk, leases, pruning, reading, settling, sweeping
 from postroom.stores.sqlite.file import File
-from postroom.stores.sqlite.schema import check_version, migrate, printed
+from postroom.stores.sqlite.schema import migrate, printed, version_of
 from postroom.stores.sqlite.work import Work
+from postroom.stores.version import check_version
 
 _PACKAGE = "postroom.stores.sqlite"
 
@@ -155,7 +156,7 @@ class SqliteStore:
         """Write down what became of these entries; return the seqs that were still ours."""
         if not settled:
             return frozenset()
-        used = _used(lanes, (one.entry for one in settled))
+        used = used_lanes(lanes, (one.entry for one in settled))
         return await self._write(
             lambda work: settling.settle(work, self._owned(work, used), settled, keep=keep)
         )
@@ -164,7 +165,7 @@ class SqliteStore:
         """Put these ready rows behind the head of their key; return how many were still ours."""
         if not entries:
             return 0
-        used = _used(lanes, entries)
+        used = used_lanes(lanes, entries)
         return await self._write(lambda work: settling.hold(work, self._owned(work, used), entries))
 
     async def sweep(self, lanes: Sequence[Lane], *, limit: int, orphans: bool) -> Swept:
@@ -199,20 +200,15 @@ class SqliteStore:
 
     async def replay(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Make matching dead (or, if the query names them, sent) rows ready; return how many."""
-        action = desk.Action(name="replay", change=desk.replay, states=replayable(query))
-        return await self._act(action, query, limit=limit, actor=actor, dry_run=dry_run)
+        return await self._act(replay_of(query), query, limit=limit, actor=actor, dry_run=dry_run)
 
     async def discard(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Delete matching rows that are dead, waiting, held or scheduled; return how many."""
-        action = desk.Action(name="discard", change=desk.discard, states=DISCARDABLE)
-        return await self._act(action, query, limit=limit, actor=actor, dry_run=dry_run)
+        return await self._act(DISCARD, query, limit=limit, actor=actor, dry_run=dry_run)
 
     async def release(self, query: Query, *, limit: int, actor: str, dry_run: bool) -> int:
         """Let keys go on past their dead heads: matching dead rows stop blocking."""
-        action = desk.Action(
-            name="release", change=desk.release, states=(State.DEAD,), blocking=True
-        )
-        return await self._act(action, query, limit=limit, actor=actor, dry_run=dry_run)
+        return await self._act(RELEASE, query, limit=limit, actor=actor, dry_run=dry_run)
 
     async def prune(
         self,
@@ -227,7 +223,7 @@ class SqliteStore:
 
         Works in short transactions of at most `limit` rows, so others get their turn between.
         """
-        plan = pruning.Plan(sent_before=sent_before, inbox_before=inbox_before, actor=actor)
+        plan = Plan(sent_before=sent_before, inbox_before=inbox_before, actor=actor)
         if dry_run:
             return await self._file.run(lambda work: pruning.count(work, plan))
         progress = pruning.Progress()
@@ -264,7 +260,7 @@ class SqliteStore:
         return await self._file.run(locked)
 
     async def _act(
-        self, action: desk.Action, query: Query, *, limit: int, actor: str, dry_run: bool
+        self, action: Action, query: Query, *, limit: int, actor: str, dry_run: bool
     ) -> int:
         return await self._file.run(
             lambda work: desk.act(work, action, query, limit=limit, actor=actor, dry_run=dry_run)
@@ -274,10 +270,4 @@ class SqliteStore:
         return Work(connection, self._sql, self._clock, self._busy.total_seconds())
 
     def _check(self, work: Work) -> None:
-        check_version(work, self._migrations, self.path)
-
-
-def _used(lanes: Iterable[Lane], entries: Iterable[Entry]) -> list[Lane]:
-    """Return the lanes that these entries stand in."""
-    places = {(entry.route, entry.lane) for entry in entries}
-    return [lane for lane in lanes if (lane.route, lane.number) in places]
+        check_version(version_of(work), self._migrations, self.path)

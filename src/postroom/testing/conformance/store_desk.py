@@ -349,6 +349,8 @@ class ChangingTests(StoreHooks):
         assert await stage.ids() == []
         (record,) = await stage.store.audit(limit=9)
         assert (record.actor, record.action, record.count) == ("ada", "prune", 32)
+        moment = later.isoformat()
+        assert record.detail == f"sent before {moment}, inbox before {moment}"
 
 
 async def prune(
