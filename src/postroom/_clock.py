@@ -72,6 +72,11 @@ def to_micros(moment: datetime) -> int:
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
+def span_micros(span: timedelta) -> int:
+    """Return the length of time in whole microseconds."""
+    return span // _MICROSECOND
+
+
 def from_micros(micros: int) -> datetime:
     """Return the moment that `to_micros` made this number from."""
     return _EPOCH + timedelta(microseconds=micros)
@@ -85,6 +90,7 @@ def nearest_moment(micros: float) -> datetime:
     return from_micros(min(max(int(micros), _FIRST), _LAST))
 
 
+_MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = to_micros(datetime.min.replace(tzinfo=UTC))
 _LAST = to_micros(datetime.max.replace(tzinfo=UTC))

@@ -9,7 +9,7 @@ import pytest
 
 from postroom.errors import StoreUnavailable
 from postroom.lane import LANES, lane_of
-from postroom.stores.liveness import Relay
+from postroom.stores.liveness import Sighting
 from tests.stores.postgresql import (
     LEASE,
     SECOND,
@@ -133,7 +133,7 @@ async def test_a_database_stalled_for_longer_than_a_lease_robs_nobody(
 ) -> None:
     """No renewal came through: all look dead, and none is."""
     if hasty:
-        monkeypatch.setattr(Relay, "gone", lambda self, now, _renewal: self.expired(now))
+        monkeypatch.setattr(Sighting, "gone", lambda self, now, _renewal: self.expired(now))
     first, second = await ground.store(impatient=True), await ground.store(impatient=True)
     for _ in range(3):
         before = [await lease(first, "first"), await lease(second, "second")]

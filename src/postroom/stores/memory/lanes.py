@@ -2,38 +2,33 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
+from postroom._clock import span_micros
 from postroom.lane import LANES, Lane
-from postroom.stores.memory.tables import LaneRow, RelayRow, Tables
+from postroom.stores.liveness import Sighting, judged
+from postroom.stores.memory.tables import LaneRow, Tables
 from postroom.stores.sharing import Place, share
 
 
 def renew(
-    tables: Tables, relay: str, routes: Mapping[str, bool], lease: timedelta, now: datetime
+    tables: Tables, relay: str, routes: Mapping[str, bool], lease: timedelta, now: int
 ) -> None:
     """Write down that the relay is alive, and what it can reach."""
-    tables.relays[relay] = RelayRow(seen_at=now, lease=lease, routes=dict(routes))
+    tables.relays[relay] = Sighting(
+        name=relay, seen_at=now, lease=span_micros(lease), suspected_at=None, routes=dict(routes)
+    )
     for route in routes:
         for number in range(LANES):
             tables.lanes.setdefault((route, number), LaneRow())
 
 
-def gone(tables: Tables, renewal: timedelta, now: datetime) -> frozenset[str]:
-    """Return the relays whose lanes are free, and note those that are seen expired just now.
-
-    One look is not enough: after a stall of the database all leases look expired at once, and
-    every healthy owner needs one renewal to show that it is alive.
-    """
-    expired = {name: row for name, row in tables.relays.items() if not row.alive(now)}
-    for name, row in expired.items():
-        if row.suspected_at is None or row.suspected_at > now:
-            tables.relays[name] = replace(row, suspected_at=now)
-    return frozenset(
-        name
-        for name, row in expired.items()
-        if row.suspected_at is not None and row.suspected_at + renewal <= now
-    )
+def gone(tables: Tables, renewal: timedelta, now: int) -> frozenset[str]:
+    """Return the relays whose lanes are free, and note those that are seen expired just now."""
+    gone, suspects = judged(tables.relays.values(), now, span_micros(renewal))
+    for name in suspects:
+        tables.relays[name] = replace(tables.relays[name], suspected_at=now)
+    return gone
 
 
 def balance(tables: Tables, relay: str, gone: Collection[str], busy: Collection[Lane]) -> None:

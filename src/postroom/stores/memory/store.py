@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from postroom._clock import Clock, SystemClock
+from postroom._clock import Clock, SystemClock, to_micros
 from postroom.lane import Lane
 from postroom.message import Entry, State
 from postroom.outcome import Dead, Outcome, Retry, Sent, Settled
@@ -94,7 +94,7 @@ class MemoryStore:
         busy: Collection[Lane] = (),
     ) -> Sequence[Lane]:
         """Renew the relay's liveness, take and share lanes, and return all that it owns now."""
-        now = self._clock.now()
+        now = to_micros(self._clock.now())
         with self._guard:
             leases.renew(self._tables, relay, routes, lease, now)
             gone = leases.gone(self._tables, renewal, now)
@@ -202,7 +202,7 @@ class MemoryStore:
 
     async def stats(self) -> Stats:
         """Return counts and ages."""
-        now = self._clock.now()
+        now = to_micros(self._clock.now())
         counts: dict[str, dict[State, int]] = {}
         oldest: dict[str, datetime] = {}
         inbox: dict[str, int] = {}
@@ -335,16 +335,8 @@ class MemoryStore:
                 freed += self._tables.free_held([key], places, chunk)
         return freed
 
-    def _relay_status(self, name: str, now: datetime) -> RelayStatus:
-        row = self._tables.relays[name]
-        return RelayStatus(
-            name=name,
-            seen_at=row.seen_at,
-            alive=row.alive(now),
-            lanes=len(leases.owned_by(self._tables, name)),
-            routes=tuple(row.routes),
-            paused_routes=tuple(sorted(route for route, can in row.routes.items() if not can)),
-        )
+    def _relay_status(self, name: str, now: int) -> RelayStatus:
+        return self._tables.relays[name].status(now, len(leases.owned_by(self._tables, name)))
 
     def _acted(self, action: str, actor: str, detail: str, count: int, *, dry_run: bool) -> int:
         if count and not dry_run:

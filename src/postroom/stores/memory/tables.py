@@ -1,9 +1,9 @@
 """The tables of the memory store, and the rule of order: which row blocks which."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 
 from postroom._clock import from_micros, to_micros
@@ -11,6 +11,7 @@ from postroom.lane import Lane, lane_of
 from postroom.message import Entry, Message, State
 from postroom.statement import Row
 from postroom.store import Addressed, AuditRecord, Query
+from postroom.stores.liveness import Sighting
 from postroom.stores.sharing import Place
 
 Key = tuple[str, str]
@@ -25,24 +26,6 @@ class LaneRow:
     epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayRow:
-    """One relay: when it last renewed, for how long, and what it can reach."""
-
-    seen_at: datetime
-    lease: timedelta
-    routes: Mapping[str, bool]
-    suspected_at: datetime | None = None
-    """When another relay first saw it expired; a renewal clears it."""
-
-    def alive(self, now: datetime) -> bool:
-        """Tell whether its last renewal is no older than its lease.
-
-        A renewal in the future means that the clock was set back, and proves nothing.
-        """
-        return timedelta(0) <= now - self.seen_at <= self.lease
-
-
 class Tables:
     """All rows. `outbox` is in the order of `seq`, since only rows at its end get new numbers."""
 
@@ -50,7 +33,7 @@ class Tables:
         self.outbox: dict[int, Entry] = {}
         self.inbox: dict[tuple[str, str], datetime] = {}
         self.lanes: dict[Place, LaneRow] = {}
-        self.relays: dict[str, RelayRow] = {}
+        self.relays: dict[str, Sighting] = {}
         self.audit: list[AuditRecord] = []
         self.ids: set[str] = set()
         self._last_seq = 0

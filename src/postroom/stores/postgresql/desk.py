@@ -110,17 +110,7 @@ async def audit(work: Work, limit: int) -> list[AuditRecord]:
 async def _relays(work: Work) -> tuple[RelayStatus, ...]:
     owning = dict(await work.rows("count-lanes"))
     known, now = await relays(work)
-    return tuple(
-        RelayStatus(
-            name=relay.name,
-            seen_at=nearest_moment(relay.seen_at),
-            alive=not relay.expired(now),
-            lanes=owning.get(relay.name, 0),
-            routes=tuple(relay.routes),
-            paused_routes=tuple(route for route, able in relay.routes.items() if not able),
-        )
-        for relay in known
-    )
+    return tuple(relay.status(now, owning.get(relay.name, 0)) for relay in known)
 
 
 def _selected(

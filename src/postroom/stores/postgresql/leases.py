@@ -4,19 +4,24 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
+from postroom._clock import span_micros
 from postroom.lane import LANES, Lane
-from postroom.stores.liveness import Relay
+from postroom.stores.liveness import Sighting, judged
 from postroom.stores.postgresql.work import Work
 from postroom.stores.sharing import Place, share
 
-_MICROSECOND = timedelta(microseconds=1)
 
-
-async def relays(work: Work) -> tuple[list[Relay], int]:
+async def relays(work: Work) -> tuple[list[Sighting], int]:
     """Return all relays that the database knows, and its time."""
     rows = await work.rows("relays")
     found = [
-        Relay(name=name, seen_at=seen, lease=lease, suspected_at=suspected, routes=json.loads(text))
+        Sighting(
+            name=name,
+            seen_at=seen,
+            lease=lease,
+            suspected_at=suspected,
+            routes=json.loads(text),
+        )
         for name, seen, lease, suspected, text, _ in rows
     ]
     return found, rows[0][5] if rows else 0
@@ -30,13 +35,15 @@ async def lease(
     busy: Collection[Lane],
 ) -> list[Lane]:
     """Renew, take and share; `times` are the lease and the renewal."""
-    length, renewal = (time // _MICROSECOND for time in times)
+    length, renewal = map(span_micros, times)
     # One at a time: two that look at once would both take the same free lanes.
     await work.value("lease-lock")
     await work.change("renew", name=relay, lease=length, routes=json.dumps(dict(routes)))
     known, now = await relays(work)
     others = [other for other in known if other.name != relay]
-    gone = {other.name for other in others if await _judge(work, other, now, renewal)}
+    gone, suspects = judged(others, now, renewal)
+    for name in suspects:
+        await work.change("suspect", name=name)
     live = {other.name: other.routes for other in others if other.name not in gone}
     live[relay] = dict(routes)
     lanes = await _lanes(work, routes)
@@ -71,15 +78,6 @@ async def leave(work: Work, relay: str) -> None:
     await work.value("lease-lock")
     await work.change("leave-lanes", owner=relay)
     await work.change("forget", names=[relay])
-
-
-async def _judge(work: Work, other: Relay, now: int, renewal: int) -> bool:
-    """Return whether another relay is gone; the first sight of that is only written down."""
-    if other.gone(now, renewal):
-        return True
-    if other.newly_expired(now):
-        await work.change("suspect", name=other.name)
-    return False
 
 
 async def _lanes(work: Work, routes: Iterable[str]) -> dict[Place, tuple[int, str | None]]:

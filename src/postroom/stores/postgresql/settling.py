@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
+from postroom._clock import span_micros
 from postroom.lane import Lane
 from postroom.message import Entry
 from postroom.outcome import Dead, Retry, Sent, Settled
@@ -15,7 +15,6 @@ CHUNK = 500
 """Held rows of one key that become ready together."""
 ROOM = 2_000
 """Held rows of all keys that become ready together."""
-_MICROSECOND = timedelta(microseconds=1)
 
 Blocked = tuple[str, int, int]
 """A key, its lane, and the seq behind which its held rows stand."""
@@ -122,7 +121,7 @@ def _changes(settled: Sequence[Settled]) -> dict[str, object]:
     for one in settled:
         match one.outcome:
             case Retry(delay=delay, error=error):
-                changes.append(("waiting", True, 1, _storable(error), delay // _MICROSECOND))
+                changes.append(("waiting", True, 1, _storable(error), span_micros(delay)))
             case Dead(error=error, blocks=blocks, attempted=attempted):
                 changes.append(("dead", blocks, int(attempted), _storable(error), None))
     names = ("states", "blocks", "attempts", "errors", "delays")

@@ -116,17 +116,7 @@ def audit(work: Work, limit: int) -> list[AuditRecord]:
 def _relays(work: Work) -> tuple[RelayStatus, ...]:
     owning = dict(work.rows("count-lanes"))
     now = work.now()
-    return tuple(
-        RelayStatus(
-            name=relay.name,
-            seen_at=nearest_moment(relay.seen_at),
-            alive=not relay.expired(now),
-            lanes=owning.get(relay.name, 0),
-            routes=tuple(relay.routes),
-            paused_routes=tuple(route for route, able in relay.routes.items() if not able),
-        )
-        for relay in relays(work)
-    )
+    return tuple(relay.status(now, owning.get(relay.name, 0)) for relay in relays(work))
 
 
 def _selected(

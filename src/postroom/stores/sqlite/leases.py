@@ -4,18 +4,23 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
+from postroom._clock import span_micros
 from postroom.lane import LANES, Lane
-from postroom.stores.liveness import Relay
+from postroom.stores.liveness import Sighting, judged
 from postroom.stores.sharing import Place, share
 from postroom.stores.sqlite.work import Work
 
-_MICROSECOND = timedelta(microseconds=1)
 
-
-def relays(work: Work) -> list[Relay]:
+def relays(work: Work) -> list[Sighting]:
     """Return all relays that the database knows."""
     return [
-        Relay(name=name, seen_at=seen, lease=lease, suspected_at=suspected, routes=json.loads(text))
+        Sighting(
+            name=name,
+            seen_at=seen,
+            lease=lease,
+            suspected_at=suspected,
+            routes=json.loads(text),
+        )
         for name, seen, lease, suspected, text in work.rows("relays")
     ]
 
@@ -29,10 +34,12 @@ def lease(
 ) -> list[Lane]:
     """Renew, take and share; `times` are the lease and the renewal. Needs the write lock."""
     now = work.now()
-    length, renewal = (time // _MICROSECOND for time in times)
+    length, renewal = map(span_micros, times)
     work.change("renew", name=relay, seen_at=now, lease=length, routes=json.dumps(dict(routes)))
     others = [other for other in relays(work) if other.name != relay]
-    gone = {other.name for other in others if _judge(work, other, now, renewal)}
+    gone, suspects = judged(others, now, renewal)
+    for name in suspects:
+        work.change("suspect", name=name, suspected_at=now)
     live = {other.name: other.routes for other in others if other.name not in gone}
     live[relay] = dict(routes)
     lanes = _lanes(work, routes)
@@ -75,15 +82,6 @@ def owned(work: Work, lanes: Iterable[Lane]) -> set[Place]:
     }
 
 
-def _judge(work: Work, other: Relay, now: int, renewal: int) -> bool:
-    """Return whether another relay is gone; the first sight of that is only written down."""
-    if other.gone(now, renewal):
-        return True
-    if other.newly_expired(now):
-        work.change("suspect", name=other.name, suspected_at=now)
-    return False
-
-
 def _lanes(work: Work, routes: Iterable[str]) -> dict[Place, tuple[int, str | None]]:
     """Return epoch and owner of every lane; those of new routes are made first."""
     found = {(route, number): (epoch, owner) for route, number, epoch, owner in work.rows("lanes")}
@@ -107,7 +105,7 @@ def _pass(work: Work, places: Sequence[Place], owner: str | None) -> None:
         )
 
 
-def _forget(work: Work, gone: set[str]) -> None:
+def _forget(work: Work, gone: frozenset[str]) -> None:
     """Delete the rows of relays that are gone and own nothing any more."""
     owning = {owner for _, owner in _lanes(work, ()).values()}
     for name in gone - owning:

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from datetime import timedelta
 from typing import assert_never
 
+from postroom._clock import span_micros
 from postroom.message import Entry, State
 from postroom.outcome import Dead, Retry, Sent, Settled
 from postroom.stores.rows import text_of
@@ -16,7 +16,6 @@ CHUNK = 500
 """Held rows of one key that become ready together."""
 _LOOK = 200
 """Ready rows looked at, to see whether the last chunk of a key is still on its way."""
-_MICROSECOND = timedelta(microseconds=1)
 
 Key = tuple[str, str]
 """A route and a key of it."""
@@ -117,7 +116,7 @@ def _retry(work: Work, entry: Entry, outcome: Retry, now: int) -> None:
     work.change(
         "retry",
         seq=entry.seq,
-        due_at=now + outcome.delay // _MICROSECOND,
+        due_at=now + span_micros(outcome.delay),
         error=outcome.error,
     )
 
