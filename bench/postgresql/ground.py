@@ -41,11 +41,9 @@ class Ground:
         """Return a store there, not open."""
         return PostgresqlStore(self.url, schema=self.schema)
 
-    async def connect(self, **settings: str) -> Any:
+    async def connect(self) -> Any:
         """Return a connection that finds the tables without their schema."""
-        return await asyncpg.connect(
-            self.url, server_settings={"search_path": self.schema, **settings}
-        )
+        return await asyncpg.connect(self.url, server_settings={"search_path": self.schema})
 
     @asynccontextmanager
     async def unprepared(self) -> AsyncIterator[Any]:

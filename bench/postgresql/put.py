@@ -16,20 +16,25 @@ from postroom.outbox import Outbox
 def measure(ground: Ground, scale: Scale) -> Iterator[Result]:
     """Commit orders on many connections, in turn with and without a message."""
     asyncio.run(ground.sql(shops.TABLE))
-    for name, shop in (
-        ("asyncpg", shops.with_asyncpg),
-        ("asyncpg, synchronous_commit off", shops.with_asyncpg_unsynced),
-        ("psycopg", shops.with_psycopg),
-        ("SQLAlchemy", shops.with_sqlalchemy),
+    for name, shop, asleep in (
+        ("asyncpg", shops.with_asyncpg, True),
+        ("asyncpg and nobody asleep", shops.with_asyncpg, False),
+        ("psycopg", shops.with_psycopg, True),
+        ("SQLAlchemy", shops.with_sqlalchemy, True),
     ):
-        pairs = _pairs(ground, shop, scale)
+        pairs = _pairs(ground, shop, scale, asleep=asleep)
         title = f"put, {name}, {scale.connections} connections{scale.suffix}"
         yield compared(title, pairs, unit="us/transaction", goal=1.5, bound="at most")
 
 
-def _pairs(ground: Ground, shop: shops.Shop, scale: Scale) -> Sequence[tuple[float, float]]:
-    """Alternate, beside a process that goes back to sleep at once whenever it is woken."""
-    asyncio.run(ground.sql("truncate orders, postroom_outbox", "checkpoint"))
+def _pairs(
+    ground: Ground, shop: shops.Shop, scale: Scale, *, asleep: bool
+) -> Sequence[tuple[float, float]]:
+    """Alternate, beside a process that goes back to sleep whenever it is woken."""
+    asyncio.run(ground.sql("truncate orders, postroom_outbox"))
+    asyncio.run(ground.settled_down())
+    if not asleep:
+        return asyncio.run(_alternating(ground, shop, scale))
     woken = ground.directory / "woken"
     with processes(ground, [("sleep", str(woken))]):
         asyncio.run(until_asleep(ground))

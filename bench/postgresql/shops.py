@@ -38,15 +38,20 @@ class _Order(_Tables):
 @asynccontextmanager
 async def with_asyncpg(ground: Ground, size: int) -> AsyncIterator[Place]:
     """Use asyncpg."""
-    async with _asyncpg(ground, size) as place:
-        yield place
+    insert = _INSERT.format("$1, $2, $3, $4")
+    connections = [await ground.connect() for _ in range(size)]
 
+    async def place(number: int, event: stage.OrderPlaced, outbox: Outbox | None) -> None:
+        connection = connections[number]
+        async with connection.transaction():
+            await connection.execute(insert, *_columns(event))
+            if outbox is not None:
+                await outbox.put(connection, event)
 
-@asynccontextmanager
-async def with_asyncpg_unsynced(ground: Ground, size: int) -> AsyncIterator[Place]:
-    """Use asyncpg, and let no commit wait for the disk."""
-    async with _asyncpg(ground, size, synchronous_commit="off") as place:
+    try:
         yield place
+    finally:
+        await asyncio.gather(*(connection.close() for connection in connections))
 
 
 @asynccontextmanager
@@ -95,24 +100,6 @@ async def with_sqlalchemy(ground: Ground, size: int) -> AsyncIterator[Place]:
         yield place
     finally:
         await engine.dispose()
-
-
-@asynccontextmanager
-async def _asyncpg(ground: Ground, size: int, **settings: str) -> AsyncIterator[Place]:
-    insert = _INSERT.format("$1, $2, $3, $4")
-    connections = [await ground.connect(**settings) for _ in range(size)]
-
-    async def place(number: int, event: stage.OrderPlaced, outbox: Outbox | None) -> None:
-        connection = connections[number]
-        async with connection.transaction():
-            await connection.execute(insert, *_columns(event))
-            if outbox is not None:
-                await outbox.put(connection, event)
-
-    try:
-        yield place
-    finally:
-        await asyncio.gather(*(connection.close() for connection in connections))
 
 
 def _driven(url: str) -> URL:
