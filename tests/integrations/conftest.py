@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, reconstructor
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, reconstructor, sessionmaker
 
 from postroom import message
 from postroom.connections.sqlalchemy import begin_immediately
+from postroom.integrations.sqlalchemy import SessionOutbox
 from postroom.store import Writer
 from postroom.stores.sqlite import SqliteStore
 from tests.postgresql import ground
@@ -74,6 +75,10 @@ class Order(Model):
         return events
 
 
+class Changed(Exception):
+    """The caller changed its mind."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A database with the shop's tables and those of Postroom."""
@@ -100,6 +105,14 @@ class Place:
     def rows(self, columns: str) -> list[Any]:
         """Return columns of the committed messages, in order."""
         return self.query(f"select {columns} from postroom_outbox order by seq")  # noqa: S608
+
+
+@contextmanager
+def sessions_of(place: Place, outbox: SessionOutbox, **options: Any) -> Iterator[Any]:
+    """Give a bound factory of sessions."""
+    engine = place.engine()
+    yield outbox.bind(sessionmaker(engine, **options))
+    engine.dispose()
 
 
 @pytest.fixture(scope="session")
@@ -184,3 +197,9 @@ def simple(tmp_path: Path, template: bytes) -> Place:
     path = tmp_path / "shop.db"
     path.write_bytes(template)
     return _on_sqlite(path)
+
+
+@pytest.fixture
+def outbox(place: Place) -> SessionOutbox:
+    """Return an outbox for sessions on that database."""
+    return SessionOutbox(place.store)

@@ -1,41 +1,25 @@
 """What is put into a session early is written at its commit, after the business data."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import (
-    AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
-)
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from postroom import Limits, Message, SyncOutbox
 from postroom.errors import InvalidMessage, NoTransaction, PutRefused
 from postroom.integrations.sqlalchemy import SessionOutbox
-from tests.integrations.conftest import Model, Order, OrderChanged, OrderPlaced, Place
-
-
-class Changed(Exception):
-    """The caller changed its mind."""
-
-
-@contextmanager
-def sessions_of(place: Place, outbox: SessionOutbox, **options: Any) -> Iterator[Any]:
-    """Give a bound factory of sessions."""
-    engine = place.engine()
-    yield outbox.bind(sessionmaker(engine, **options))
-    engine.dispose()
-
-
-@pytest.fixture
-def outbox(place: Place) -> SessionOutbox:
-    return SessionOutbox(place.store)
+from tests.integrations.conftest import (
+    Changed,
+    Order,
+    OrderChanged,
+    OrderPlaced,
+    Place,
+    sessions_of,
+)
 
 
 def test_the_message_is_written_after_what_follows_it(place: Place, outbox: SessionOutbox) -> None:
@@ -233,6 +217,17 @@ def test_many_puts_are_written_together(place: Place) -> None:
     assert place.keys() == [str(number) for number in range(50)]
 
 
+def test_both_ways_in_one_session(place: Place, outbox: SessionOutbox) -> None:
+    """A message that is put directly is written where it is put."""
+    with sessions_of(place, outbox) as sessions, sessions.begin() as session:
+        outbox.put(session, OrderPlaced("last"))
+        session.add(Order("a"))
+        SyncOutbox(place.store).put(session, OrderChanged("first", 1))
+        outbox.put(session, Message(type="raw", key="at the end", payload=b""))
+
+    assert place.keys() == ["first", "last", "at the end"]
+
+
 # Refusals
 
 
@@ -302,138 +297,3 @@ def test_refused_at_once_not_at_the_commit(simple: Place) -> None:
         assert outbox.put(session) == ()
 
     assert simple.keys() == []
-
-
-# What can be bound
-
-
-def test_one_session_in_the_middle_of_its_transaction(simple: Place) -> None:
-    outbox = SessionOutbox(simple.store)
-    engine = simple.engine()
-    with Session(engine) as session:
-        session.add(Order("a"))
-        outbox.bind(session)
-        outbox.put(session, OrderPlaced("a"))
-        session.commit()
-    engine.dispose()
-
-    assert simple.keys() == ["a"]
-
-
-def test_scoped_sessions_and_binding_twice(simple: Place) -> None:
-    outbox = SessionOutbox(simple.store)
-    engine = simple.engine()
-    session = scoped_session(sessionmaker(engine))
-    outbox.bind(session)
-    outbox.bind(session)
-    session.add(Order("a"))
-    outbox.put(session, OrderPlaced("a"))
-    session.commit()
-    session.remove()
-    engine.dispose()
-
-    assert simple.keys() == ["a"]
-
-
-def test_two_outboxes_in_a_session(simple: Place) -> None:
-    first, second = SessionOutbox(simple.store), SessionOutbox(simple.store)
-    with sessions_of(simple, first) as sessions:
-        second.bind(sessions)
-        with sessions.begin() as session:
-            second.put(session, OrderPlaced("2"))
-            first.put(session, OrderPlaced("1"))
-
-    assert sorted(simple.keys()) == ["1", "2"]
-
-
-def test_a_session_inside_a_transaction_of_a_test(place: Place, outbox: SessionOutbox) -> None:
-    """Tests often commit sessions inside a transaction that they roll back at the end."""
-    engine = place.engine()
-    with engine.connect() as connection, connection.begin() as outer:
-        maker = sessionmaker(connection, join_transaction_mode="create_savepoint")
-        with outbox.bind(maker)() as session:
-            for name in "ab":
-                session.add(Order(name))
-                outbox.put(session, OrderPlaced(name))
-                session.commit()
-        written = connection.execute(sa.text("select count(*) from orders")).scalar()
-        outer.rollback()
-    engine.dispose()
-
-    assert written == 2
-    assert place.keys() == []
-
-
-def test_several_engines(simple: Place) -> None:
-    """Which of them holds the outbox only the caller knows."""
-    engine = simple.engine()
-    told = SessionOutbox(simple.store, bind_arguments={"mapper": Order})
-    lost = SessionOutbox(simple.store)
-    with told.bind(Session(binds={Order: engine})) as session:
-        session.add(Order("a"))
-        told.put(session, OrderPlaced("a"))
-        session.commit()
-    with lost.bind(Session(binds={Model: engine})) as session:
-        session.add(Order("b"))
-        lost.put(session, OrderPlaced("b"))
-        with pytest.raises(PutRefused, match="bind_arguments"):
-            session.commit()
-    engine.dispose()
-
-    assert simple.keys() == ["a"]
-    assert simple.orders() == ["a"]
-
-
-async def test_async_sessions(place: Place, outbox: SessionOutbox) -> None:
-    engine = place.async_engine()
-    other = async_sessionmaker(engine)
-    sessions = outbox.bind(async_sessionmaker(engine))
-    async with sessions.begin() as session:
-        (put,) = outbox.put(session, OrderPlaced("a"))
-        session.add(Order("a"))
-        with suppress(Changed):
-            async with session.begin_nested():
-                outbox.put(session, OrderPlaced("b"))
-                raise Changed
-    async with sessions() as session:
-        session.add(Order("c"))
-        outbox.put(session, OrderPlaced("c"))
-        await session.rollback()
-    async with other.begin() as session:
-        with pytest.raises(PutRefused, match=r"outbox\.bind"):
-            outbox.put(session, OrderPlaced("d"))
-    await engine.dispose()
-
-    assert place.rows("id") == [(put.id,)]
-
-
-async def test_async_sessions_of_every_make(simple: Place) -> None:
-    outbox = SessionOutbox(simple.store)
-    engine = simple.async_engine()
-    inner = sessionmaker()
-    made = outbox.bind(async_sessionmaker(engine, sync_session_class=inner))
-    outbox.bind(made)
-    async with made.begin() as session:
-        outbox.put(session, OrderPlaced("1"))
-    scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
-    outbox.bind(scoped)
-    outbox.bind(scoped)
-    async with scoped.begin():
-        outbox.put(scoped, OrderPlaced("2"))
-    await scoped.remove()
-    async with outbox.bind(AsyncSession(engine)) as session, session.begin():
-        outbox.put(session, OrderPlaced("3"))
-    await engine.dispose()
-
-    assert simple.keys() == ["1", "2", "3"]
-
-
-def test_both_ways_in_one_session(place: Place, outbox: SessionOutbox) -> None:
-    """A message that is put directly is written where it is put."""
-    with sessions_of(place, outbox) as sessions, sessions.begin() as session:
-        outbox.put(session, OrderPlaced("last"))
-        session.add(Order("a"))
-        SyncOutbox(place.store).put(session, OrderChanged("first", 1))
-        outbox.put(session, Message(type="raw", key="at the end", payload=b""))
-
-    assert place.keys() == ["first", "last", "at the end"]

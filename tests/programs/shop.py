@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from postroom.brokers.sqlite import EmbeddedBroker
 from postroom.cli.main import app
-from postroom.message import Message
+from postroom.message import Message, State
 from postroom.outbox import SyncOutbox
 from postroom.route import Routes
 from postroom.settings import Settings
@@ -100,6 +100,27 @@ class Shop:
         ids = self.put(*(self.order(each, key=key, size=2000) for each in range(number)))
         assert self.cli("relay", "--until-empty").code == 0
         return ids
+
+    def parcels(self, key: str, number: int = 3) -> list[str]:
+        """Park a key: its first message is dead and blocks, the others are held behind it."""
+        ids = self.put(
+            *(
+                Message(
+                    type="shop.parcel-packed",
+                    key=key,
+                    payload=json.dumps({"n": n, "fill": "x" * (2000 if n == 0 else 1)}).encode(),
+                )
+                for n in range(number)
+            )
+        )
+        assert self.cli("relay", "--until-empty").code == 0
+        return ids
+
+    def states(self) -> dict[str, int]:
+        """Return rows of the outbox by state, over all routes."""
+        routes = self.cli("status", "--json").json["outbox"]["routes"].values()
+        totals = {str(state): sum(route[state] for route in routes) for state in State}
+        return {name: count for name, count in totals.items() if count}
 
     def reject(self, group: str, *messages: Message, reason: str = "broken") -> list[str]:
         """Publish messages and let a consumer group give them up."""

@@ -1,6 +1,5 @@
-"""The commands that look at rows and change them: status, show, dead, held, prune."""
+"""The commands that change rows, and look at what there is to change: dead, held, prune, audit."""
 
-import json
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,224 +8,7 @@ import pytest
 
 from postroom._clock import to_micros
 from postroom.cli import change
-from postroom.message import Message
 from tests.programs.shop import Shop
-
-
-def states(shop: Shop) -> dict[str, int]:
-    """Return rows of the outbox by state, over all routes."""
-    routes = shop.cli("status", "--json").json["outbox"]["routes"].values()
-    totals = {name: sum(route[name] for route in routes) for name in STATES}
-    return {name: count for name, count in totals.items() if count}
-
-
-STATES = ("scheduled", "ready", "waiting", "held", "sent", "dead")
-
-
-def parcels(shop: Shop, key: str, number: int = 3) -> list[str]:
-    """Park a key: its first message is dead and blocks, the others are held behind it."""
-    ids = shop.put(
-        *(
-            Message(
-                type="shop.parcel-packed",
-                key=key,
-                payload=json.dumps({"n": n, "fill": "x" * (2000 if n == 0 else 1)}).encode(),
-            )
-            for n in range(number)
-        )
-    )
-    assert shop.cli("relay", "--until-empty").code == 0
-    return ids
-
-
-# status
-
-
-def test_status_counts_by_route_and_state(shop: Shop) -> None:
-    shop.dead(2)
-    parcels(shop, "a")
-    shop.put(shop.order(), shop.order())
-
-    seen = shop.cli("status", "--json").json
-
-    assert seen["outbox"]["unsent"] == 4
-    assert seen["outbox"]["dead"] == 3
-    assert seen["outbox"]["blocked_keys"] == 1
-    assert seen["outbox"]["routes"]["default"]["ready"] == 2
-    assert seen["outbox"]["routes"]["default"]["oldest_unsent_seconds"] >= 0
-    assert seen["outbox"]["routes"]["parcels"]["held"] == 2
-    assert seen["store"]["schema_version"] == 1
-    assert seen["broker"]["reachable"] is True
-
-
-def test_status_shows_queues_and_dead_letters(shop: Shop) -> None:
-    shop.reject("shipping", shop.order(1), shop.order(2))
-
-    seen = shop.cli("status", "--json").json
-
-    (queue,) = seen["broker"]["queues"]
-    assert (queue["group"], queue["topic"], queue["dead"]) == ("shipping", "shop.order-placed", 2)
-    assert seen["broker"]["dead_letters"] == 2
-    assert seen["problems"] == [
-        "group shipping: 2 dead letters (postroom dead list --from shipping)"
-    ]
-
-
-def test_status_for_people_names_what_is_wrong(shop: Shop) -> None:
-    shop.put(shop.order())
-
-    text = shop.cli("status").out
-
-    assert "sqlite:///shop.db" in text
-    assert "! 1 unsent and no relay alive (postroom relay)" in text
-
-
-def test_status_check_fails_only_when_something_is_wrong(shop: Shop) -> None:
-    assert shop.cli("status", "--check").code == 0
-
-    shop.put(shop.order())
-
-    assert shop.cli("status").code == 0
-    assert shop.cli("status", "--check").code == 1
-    assert shop.cli("status", "--check", "--json").json["problems"]
-
-
-def test_status_finds_what_waits_too_long(shop: Shop) -> None:
-    shop.put(shop.order())
-
-    done = shop.cli("status", "--json", "--max-age", "0s")
-
-    assert any("the oldest unsent message waits for" in each for each in done.json["problems"])
-
-
-def test_status_worries_about_what_nobody_consumes(shop: Shop) -> None:
-    shop.put(shop.order(1), shop.order(2))
-    assert shop.cli("relay", "--until-empty").code == 0
-
-    unclaimed = shop.cli("status", "--check", "--json")
-    shop.subscribe("shipping", "shop.order-placed")
-    fresh = shop.cli("status", "--check", "--json")
-    old = shop.cli("status", "--check", "--max-age", "0s", "--json")
-
-    assert unclaimed.code == 1
-    assert unclaimed.json["problems"] == ["topic shop.order-placed: 2 messages, nobody subscribes"]
-    assert unclaimed.json["broker"]["queues"][0]["group"] == ""
-    assert (fresh.code, fresh.json["problems"]) == (0, [])
-    assert fresh.json["broker"]["queues"][0]["consumers"] == 0
-    assert old.code == 1
-    (told,) = old.json["problems"]
-    assert told.startswith("group shipping: the oldest message of shop.order-placed waits for ")
-    assert told.endswith(" and no consumer is alive")
-    assert "(nobody)" not in shop.cli("status").out
-
-
-def test_status_says_where_blocked_keys_are_shown(shop: Shop) -> None:
-    parcels(shop, "a")
-
-    assert "1 blocked key (postroom held list)" in shop.cli("status", "--json").json["problems"]
-
-
-ONE_ROUTE = 'store = "sqlite:///shop.db"\nbroker = "sqlite:///broker.db"\n'
-"""Settings from which the route of the parcels was removed."""
-STRANDED = "no relay serves route parcels: 1 unsent row (is it in the settings of the relays?)"
-
-
-def parcel(due: datetime | None = None) -> Message:
-    return Message(type="shop.parcel-packed", payload=b"{}", deliver_at=due)
-
-
-@pytest.mark.parametrize("scheduled", [False, True])
-def test_status_finds_messages_of_a_route_that_nobody_serves(
-    shop: Shop, *, scheduled: bool
-) -> None:
-    later = datetime.now(UTC) + timedelta(hours=1)
-    shop.put(parcel(later if scheduled else None))
-    (shop.path / "postroom.toml").write_text(ONE_ROUTE)
-    routes = {"default": True}
-
-    alone = shop.cli("status", "--check", "--json")
-    shop.lease("relay", routes)
-    beside = shop.cli("status", "--check", "--json")
-    shop.lease("relay", {**routes, "parcels": False})
-    served = shop.cli("status", "--check", "--json")
-
-    assert (alone.code, beside.code) == (1, 1)
-    assert alone.json["problems"] == ["1 unsent and no relay alive (postroom relay)", STRANDED]
-    assert beside.json["problems"] == [STRANDED]
-    assert beside.json["relays"][0]["routes"] == ["default"]
-    assert STRANDED not in served.json["problems"]
-
-
-def test_until_empty_is_not_empty_with_messages_that_nobody_serves(shop: Shop) -> None:
-    shop.put(parcel(), shop.order())
-    (shop.path / "postroom.toml").write_text(ONE_ROUTE)
-
-    done = shop.cli("relay", "--until-empty", "--json")
-
-    assert done.code == 1
-    assert (done.json["sent"], done.json["unserved"]) == (1, {"parcels": 1})
-    assert f"not empty: {STRANDED}" in done.err
-
-
-def test_status_goes_on_while_the_broker_is_away(shop: Shop) -> None:
-    done = shop.cli("status", "--json", POSTROOM_BROKER="sqlite:////no/such/directory/b.db")
-
-    assert done.code == 3
-    assert done.json["broker"]["reachable"] is False
-    assert done.json["outbox"]["unsent"] == 0
-
-
-# show
-
-
-def test_show_tells_everything_about_one_message(shop: Shop) -> None:
-    message = Message(
-        type="shop.order-placed", key="order-7", payload=b'{"amount": 0.10}', headers={"a": "b"}
-    )
-    shop.put(message)
-
-    text, seen = shop.cli("show", message.id).out, shop.cli("show", message.id, "--json").json
-
-    assert (seen["state"], seen["key"], seen["headers"]) == ("ready", "order-7", {"a": "b"})
-    assert (seen["payload"], seen["payload_text"]) == ({"amount": 0.1}, '{"amount": 0.10}')
-    assert '"amount": 0.1' in text
-    assert "order-7" in text
-
-
-@pytest.mark.parametrize(
-    ("content_type", "payload", "expected"),
-    [
-        ("text/plain", "grün".encode(), {"payload_text": "grün"}),
-        ("application/octet-stream", b"\xff\x00", {"payload_base64": "/wA="}),
-        ("application/json", b"{broken", {"payload_text": "{broken"}),
-    ],
-)
-def test_show_keeps_any_payload_readable(
-    shop: Shop, content_type: str, payload: bytes, expected: dict[str, str]
-) -> None:
-    message = Message(type="shop.order-placed", content_type=content_type, payload=payload)
-    shop.put(message)
-
-    seen = shop.cli("show", message.id, "--json").json
-
-    assert {name: seen[name] for name in seen if name.startswith("payload")} == expected
-    assert next(iter(expected.values())) in shop.cli("show", message.id).out
-
-
-def test_a_message_cannot_steer_the_terminal(shop: Shop) -> None:
-    message = Message(
-        type="t", content_type="text/plain", payload=b"\x1b]0;owned\x07", key="\x1b[2J"
-    )
-    shop.put(message)
-
-    assert "\x1b" not in shop.cli("show", message.id).out
-
-
-def test_show_of_an_unknown_id_exits_with_4(shop: Shop) -> None:
-    done = shop.cli("show", "nothing", "--json")
-
-    assert (done.code, done.out) == (4, "")
-
 
 # dead
 
@@ -234,7 +16,7 @@ def test_show_of_an_unknown_id_exits_with_4(shop: Shop) -> None:
 def test_dead_list_filters(shop: Shop) -> None:
     shop.dead(1, key="a")
     shop.dead(2, key="b")
-    parcels(shop, "c")
+    shop.parcels("c")
 
     def count(*args: str) -> int:
         return int(shop.cli("dead", "list", "--json", *args).json["count"])
@@ -275,7 +57,7 @@ def test_a_dry_run_is_exact_and_changes_nothing(shop: Shop) -> None:
         done = shop.cli("dead", action, "--limit", "2", "--dry-run", "--json")
         assert done.json == {"action": action, "count": 2, "dry_run": True}
 
-    assert states(shop) == {"dead": 3}
+    assert shop.states() == {"dead": 3}
 
 
 @pytest.mark.parametrize("action", ["replay", "discard"])
@@ -293,7 +75,7 @@ def test_without_a_limit_all_are_meant(
     assert (listed["count"], listed["total"]) == (2, 5)
     assert counted.out == f"5 dead messages would be {told}\n"
     assert done["count"] == 5
-    assert states(shop) == ({"ready": 5} if action == "replay" else {})
+    assert shop.states() == ({"ready": 5} if action == "replay" else {})
 
 
 def test_a_position_names_one_of_two_copies(shop: Shop) -> None:
@@ -315,7 +97,7 @@ def test_a_position_names_one_of_two_copies(shop: Shop) -> None:
 
 
 def test_release_of_an_unknown_id_exits_with_4(shop: Shop) -> None:
-    head, follower, _ = parcels(shop, "a")
+    head, follower, _ = shop.parcels("a")
 
     done = shop.cli("held", "release", head, follower, "--yes")
 
@@ -330,7 +112,7 @@ def test_replay_sends_again_under_the_same_id(shop: Shop) -> None:
     done = shop.cli("dead", "replay", *ids[:2], "--yes", "--json")
 
     assert done.json == {"action": "replay", "count": 2, "dry_run": False}
-    assert states(shop) == {"dead": 1, "ready": 2}
+    assert shop.states() == {"dead": 1, "ready": 2}
     assert shop.cli("show", ids[0], "--json").json["attempts"] == 0
 
 
@@ -351,7 +133,7 @@ def test_without_a_terminal_nothing_is_changed_unless_told(shop: Shop, action: s
 
     assert (done.code, done.out) == (5, "")
     assert "--yes" in done.err
-    assert states(shop) == {"dead": 1}
+    assert shop.states() == {"dead": 1}
 
 
 def test_nothing_to_change_needs_no_answer(shop: Shop) -> None:
@@ -365,7 +147,7 @@ def test_one_unknown_id_stops_the_whole_change(shop: Shop) -> None:
 
     assert done.code == 4
     assert "nothing" in done.err
-    assert states(shop) == {"dead": 1}
+    assert shop.states() == {"dead": 1}
 
 
 def test_the_dead_letters_of_a_group(shop: Shop) -> None:
@@ -410,8 +192,8 @@ def test_an_unknown_group_exits_with_4_and_a_suggestion(shop: Shop) -> None:
 
 
 def test_held_list_shows_the_head_and_how_many_wait(shop: Shop) -> None:
-    first, *_ = parcels(shop, "a", number=3)
-    parcels(shop, "b", number=2)
+    first, *_ = shop.parcels("a", number=3)
+    shop.parcels("b", number=2)
 
     listed = shop.cli("held", "list", "--json").json
     (key_a,) = shop.cli("held", "list", "--key", "a", "--json").json["keys"]
@@ -423,8 +205,8 @@ def test_held_list_shows_the_head_and_how_many_wait(shop: Shop) -> None:
 
 
 def test_release_lets_a_key_go_on(shop: Shop) -> None:
-    parcels(shop, "a")
-    parcels(shop, "b")
+    shop.parcels("a")
+    shop.parcels("b")
 
     dry = shop.cli("held", "release", "--key", "a", "--dry-run", "--json")
     done = shop.cli("held", "release", "--key", "a", "--yes", "--json")
@@ -459,7 +241,7 @@ def test_prune_goes_by_the_settings(shop: Shop) -> None:
         "1 sent messages older than 7d deleted",
         "0 handled ids older than 30d deleted",
     ]
-    assert states(shop) == {}
+    assert shop.states() == {}
 
 
 def test_prune_of_one_kind_leaves_the_other(shop: Shop) -> None:
@@ -476,7 +258,7 @@ def test_prune_never_touches_what_was_not_sent(shop: Shop) -> None:
 
     shop.cli("prune", "--sent-older-than", "0s")
 
-    assert states(shop) == {"dead": 1, "ready": 1}
+    assert shop.states() == {"dead": 1, "ready": 1}
 
 
 def test_prune_refuses_to_forget_what_can_be_replayed(shop: Shop) -> None:
