@@ -29,6 +29,14 @@ class Book:
     violations: int = 0
     rounds: int = 0
     """Of the relay."""
+    turned: asyncio.Condition = field(default_factory=asyncio.Condition)
+    """Notified of every round."""
+
+    async def turn(self) -> None:
+        """Note that the relay begins another round."""
+        async with self.turned:
+            self.rounds += 1
+            self.turned.notify_all()
 
     def take(self, key: str, version: int) -> None:
         """Note that this version of an aggregate went out."""
@@ -43,8 +51,8 @@ Pause = Callable[[Book, random.Random], Awaitable[None]]
 async def some_rounds(book: Book, dice: random.Random) -> None:
     """Stay open while the relay reads a few times, however slow the machine is."""
     until = book.rounds + dice.randint(1, 5)
-    while book.rounds < until:
-        await asyncio.sleep(0.001)
+    async with book.turned:
+        await book.turned.wait_for(lambda: book.rounds >= until)
 
 
 async def some_milliseconds(_book: Book, dice: random.Random) -> None:
@@ -92,7 +100,7 @@ async def relay(store: PostgresqlStore, lanes: list[Lane], book: Book, done: asy
     """Send everything at once, until the writers are done and nothing is left."""
     last = False
     while True:
-        book.rounds += 1
+        await book.turn()
         store._marks._propose_at = 0.0
         entries = await store.read(lanes, limit=500, per_lane=500, max_bytes=2**30)
         for entry in entries:
