@@ -73,7 +73,7 @@ def aiosqlite_transactions(
     in the middle. Every transaction has a connection of its own, closed with it. `arguments` go
     to `aiosqlite.connect`.
     """
-    import aiosqlite  # noqa: PLC0415 - an extra: only needed where it is used
+    import aiosqlite
 
     turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
     owners: WeakKeyDictionary[asyncio.Lock, asyncio.Task[object] | None] = WeakKeyDictionary()

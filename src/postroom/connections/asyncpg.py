@@ -63,7 +63,7 @@ async def require(connection: AsyncpgConnection) -> None:
 
     One that has failed cannot be told from one that has not, before a statement is tried.
     """
-    from asyncpg import InterfaceError  # noqa: PLC0415 - an extra: only needed where it is used
+    from asyncpg import InterfaceError
 
     try:
         # One that was terminated cannot even be asked whether a transaction is open.
@@ -109,7 +109,7 @@ def asyncpg_transactions(
 
 
 async def _acquired(pool: AsyncpgPool, patience: timedelta) -> Any:
-    from asyncpg import InterfaceError  # noqa: PLC0415 - an extra: only needed where it is used
+    from asyncpg import InterfaceError
 
     try:
         return await pool.acquire(timeout=patience.total_seconds())
@@ -122,11 +122,7 @@ async def _acquired(pool: AsyncpgPool, patience: timedelta) -> Any:
 
 
 async def _released(pool: AsyncpgPool, connection: Any) -> None:
-    from asyncpg import (  # noqa: PLC0415 - an extra: only needed where it is used
-        InterfaceError,
-        InternalClientError,
-        PostgresError,
-    )
+    from asyncpg import InterfaceError, InternalClientError, PostgresError
 
     # The transaction is over; what a lost connection says at its end changes nothing.
     with suppress(OSError, InterfaceError, InternalClientError, PostgresError):
@@ -135,10 +131,7 @@ async def _released(pool: AsyncpgPool, connection: Any) -> None:
 
 @asynccontextmanager
 async def _transaction(connection: Any, options: dict[str, Any]) -> AsyncIterator[None]:
-    from asyncpg import (  # noqa: PLC0415 - an extra: only needed where it is used
-        InterfaceError,
-        InternalClientError,
-    )
+    from asyncpg import InterfaceError, InternalClientError
 
     transaction = connection.transaction(**options)
     await transaction.start()
@@ -155,11 +148,7 @@ async def _transaction(connection: Any, options: dict[str, Any]) -> AsyncIterato
 
 async def _rolled_back(connection: Any, transaction: Any) -> bool:
     """Roll back, and return whether the connection was there to do it."""
-    from asyncpg import (  # noqa: PLC0415 - an extra: only needed where it is used
-        InterfaceError,
-        InternalClientError,
-        PostgresError,
-    )
+    from asyncpg import InterfaceError, InternalClientError, PostgresError
 
     try:
         if connection.is_closed():

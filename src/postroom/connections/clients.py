@@ -46,19 +46,19 @@ def sync_client(cls: type) -> SyncClient:
     """Return the client of a connection's class; raises PutRefused if there is none."""
     match _client(cls):
         case "sqlite3":
-            from postroom.connections import dbapi  # noqa: PLC0415
+            from postroom.connections import dbapi
 
             return SyncClient(dbapi.run, dbapi.require, dbapi.require)
         case "sqlalchemy":
-            from postroom.connections import sqlalchemy  # noqa: PLC0415 - only where it is used
+            from postroom.connections import sqlalchemy
 
             return SyncClient(sqlalchemy.run, sqlalchemy.require, sqlalchemy.require)
         case "psycopg":
-            from postroom.connections import psycopg  # noqa: PLC0415
+            from postroom.connections import psycopg
 
             return SyncClient(psycopg.run, psycopg.require, psycopg.require)
         case "psycopg2":
-            from postroom.connections import psycopg2  # noqa: PLC0415
+            from postroom.connections import psycopg2
 
             return SyncClient(psycopg2.run, psycopg2.require, psycopg2.require)
         case "own":
@@ -76,21 +76,21 @@ def async_client(cls: type) -> AsyncClient:
     """Return the client of a connection's class; raises PutRefused if there is none."""
     match _client(cls):
         case "aiosqlite":
-            from postroom.connections import asyncio  # noqa: PLC0415
+            from postroom.connections import asyncio
 
             return AsyncClient(asyncio.run, asyncio.require, asyncio.require)
         case "sqlalchemy.ext.asyncio":
-            from postroom.connections import sqlalchemy  # noqa: PLC0415 - only where it is used
+            from postroom.connections import sqlalchemy
 
             return AsyncClient(
                 sqlalchemy.run_async, sqlalchemy.require_async, sqlalchemy.require_intact_async
             )
         case "asyncpg":
-            from postroom.connections import asyncpg  # noqa: PLC0415
+            from postroom.connections import asyncpg
 
             return AsyncClient(asyncpg.run, asyncpg.require, asyncpg.require_intact)
         case "psycopg, awaited":
-            from postroom.connections import psycopg  # noqa: PLC0415
+            from postroom.connections import psycopg
 
             return AsyncClient(psycopg.run_async, psycopg.require_async, psycopg.require_async)
         case "own":

@@ -85,7 +85,7 @@ class AsyncPsycopgPool(Protocol[A_co]):
 
 def run(connection: Any, statement: Statement) -> int:
     """Run the statement, also inside a pipeline; return how many rows that affected."""
-    import psycopg  # noqa: PLC0415 - an extra: only needed where it is used
+    import psycopg
 
     if not statement.rows:
         return 0
@@ -102,7 +102,7 @@ def run(connection: Any, statement: Statement) -> int:
 
 async def run_async(connection: Any, statement: Statement) -> int:
     """Run the statement, also inside a pipeline; return how many rows that affected."""
-    import psycopg  # noqa: PLC0415 - an extra: only needed where it is used
+    import psycopg
 
     if not statement.rows:
         return 0

@@ -52,7 +52,7 @@ class Psycopg2Pool(Protocol):
 
 def run(connection: Any, statement: Statement) -> int:
     """Run the statement once for each row; return how many rows that affected."""
-    import psycopg2.extensions  # noqa: PLC0415 - an extra: only needed where it is used
+    import psycopg2.extensions
 
     sql, rows = bind(statement, "pyformat")
     affected = 0
