@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
+    AbstractContextManager,
     asynccontextmanager,
     contextmanager,
     suppress,
@@ -19,6 +20,7 @@ from postroom.connections import asyncpg_transactions
 from postroom.errors import NoTransaction
 from postroom.lab.database import Rows, Unusable, Violated, Write
 from postroom.lab.databases.line import Line
+from postroom.lab.databases.part import part
 from postroom.message import Message
 from postroom.outbox import Outbox
 from postroom.store import Writer
@@ -34,7 +36,6 @@ CONNECT = 3.0
 """Seconds that it may take to connect."""
 ANSWER = 4.0
 """Seconds that a statement of a consumer may take: a dead wire says nothing for ever."""
-_PART = "lab_part"
 _AT_ONCE = 8
 """Connections of a consumer: as many as it handles messages at once."""
 
@@ -70,16 +71,9 @@ class AsyncpgTill:
         with suppress(asyncpg.PostgresError, *LOST):
             self._line.run(connection.execute("ROLLBACK"))
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> AbstractContextManager[None]:
         """Run a part of the transaction that is undone by itself when it raises."""
-        self.rows(f"SAVEPOINT {_PART}")
-        try:
-            yield
-        except BaseException:
-            self.rows(f"ROLLBACK TO {_PART}")
-            raise
-        self.rows(f"RELEASE {_PART}")
+        return part(self.rows)
 
     def rows(self, sql: str, *values: object) -> Rows:
         """Run a statement; return its rows, if it has any."""

@@ -16,13 +16,13 @@ from psycopg_pool import ConnectionPool
 from postroom.connections import psycopg_transactions
 from postroom.errors import NoTransaction
 from postroom.lab.database import Rows, Unusable, Violated, Write
+from postroom.lab.databases.part import part
 from postroom.message import Message
 from postroom.outbox import SyncOutbox
 from postroom.store import Writer
 
 CONNECT = 3
 """Seconds that it may take to connect."""
-_PART = "lab_part"
 _AT_ONCE = 8
 
 
@@ -58,16 +58,9 @@ class PsycopgTill:
             with suppress(psycopg.Error):
                 connection.rollback()
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> AbstractContextManager[None]:
         """Run a part of the transaction that is undone by itself when it raises."""
-        self.rows(f"SAVEPOINT {_PART}")
-        try:
-            yield
-        except BaseException:
-            self.rows(f"ROLLBACK TO {_PART}")
-            raise
-        self.rows(f"RELEASE {_PART}")
+        return part(self.rows)
 
     def rows(self, sql: str, *values: object) -> Rows:
         """Run a statement; return its rows, if it has any."""

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from postroom.connections import sqlite3_transactions
 from postroom.lab.database import Rows, Unusable, Violated, Write
+from postroom.lab.databases.part import part
 from postroom.message import Message
 from postroom.outbox import SyncOutbox
 from postroom.stores.sqlite import SqliteStore
 
 PATIENCE = timedelta(seconds=1)
-_PART = "lab_part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +109,9 @@ class SqliteTill:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> AbstractContextManager[None]:
         """Run a part of the transaction that is undone by itself when it raises."""
-        self.rows(f"SAVEPOINT {_PART}")
-        try:
-            yield
-        except BaseException:
-            self.rows(f"ROLLBACK TO {_PART}")
-            self.rows(f"RELEASE {_PART}")
-            raise
-        self.rows(f"RELEASE {_PART}")
+        return part(self.rows)
 
     def rows(self, sql: str, *values: object) -> Rows:
         """Run a statement; return its rows, if it has any."""
