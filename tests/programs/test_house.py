@@ -138,7 +138,16 @@ def test_files_and_functions_keep_to_the_budget(path: Path) -> None:
 
 def test_the_package_imports_without_any_extra() -> None:
     """`import postroom` is quick and needs no client library of a database, broker or screen."""
-    extras = ("sqlalchemy", "aiosqlite", "typer", "rich", "pytest", "hypothesis", "postroom.lab")
+    extras = (
+        "sqlalchemy",
+        "aiosqlite",
+        "pamqp",
+        "typer",
+        "rich",
+        "pytest",
+        "hypothesis",
+        "postroom.lab",
+    )
     program = f"import sys, postroom; print([m for m in {extras} if m in sys.modules])"
 
     found = subprocess.run(

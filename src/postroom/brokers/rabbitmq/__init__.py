@@ -1,6 +1,5 @@
 """RabbitMQ: topics are routing keys of an exchange, groups are queues."""
 
-from postroom.brokers.rabbitmq.address import Tls
 from postroom.brokers.rabbitmq.broker import RabbitmqBroker
 
-__all__ = ["RabbitmqBroker", "Tls"]
+__all__ = ["RabbitmqBroker"]

@@ -6,7 +6,7 @@ hundreds; what others have sent is read here, because it may be anything.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from struct import Struct
@@ -83,15 +83,29 @@ def tagged_method(method: int, channel: int, tag: int, flags: bytes) -> bytes:
 
 def content_frames(channel: int, properties: bytes, flags: int, body: bytes, most: int) -> bytes:
     """Return the frames of a content, none of them larger than `most`."""
-    size = len(body)
-    head = _HEAD.pack(HEADER, channel, len(properties) + 14, 60, 0, size, flags) + properties + END
+    return message_frames(b"", channel, (properties,), flags, body, most)
+
+
+def message_frames(
+    method: bytes, channel: int, properties: Iterable[bytes], flags: int, body: bytes, most: int
+) -> bytes:
+    """Return the frame of a method, and those of its content; the properties are in pieces.
+
+    Raises ValueError where the properties do not fit into one frame of `most` bytes.
+    """
+    size, length = len(body), 14 + sum(map(len, properties))
+    if length + OVERHEAD > most:
+        raise ValueError("the properties do not fit")
+    head = _HEAD.pack(HEADER, channel, length, 60, 0, size, flags)
     room = most - OVERHEAD
-    if size <= room:
-        if not size:
-            return head
-        return head + FRAME.pack(BODY, channel, size) + body + END
+    if 0 < size <= room:
+        # One join, because a batch has hundreds: every step here counts.
+        return b"".join(
+            (method, head, *properties, END, FRAME.pack(BODY, channel, size), body, END)
+        )
     pieces = [body[start : start + room] for start in range(0, size, room)]
-    return head + b"".join([frame(BODY, channel, piece) for piece in pieces])
+    bodies = [frame(BODY, channel, piece) for piece in pieces]
+    return b"".join((method, head, *properties, END, *bodies))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,50 +42,46 @@ _LONGEST = 255
 _LARGEST = 2**63
 
 
-def properties_of(message: Message, stamp: bytes) -> tuple[int, bytes]:
-    """Return flags and bytes of the properties. Raises RefusedForGood, which names the field.
+def properties_of(message: Message, stamp: bytes) -> tuple[int, tuple[bytes, ...]]:
+    """Return flags and properties, in pieces. Raises RefusedForGood, which names the field.
 
     `stamp` is the time of publishing as it goes on the wire.
     """
     try:
-        entries = _headers(message)
-        parts = [
-            _short(message.content_type),
-            _PERSISTENT,
-            frames.short(message.id),
-            stamp,
-            _short(message.type),
-        ]
+        table = _table(message)
+        kind, name = _short(message.content_type), _short(message.type)
+        message_id = frames.short(message.id)
     except UnicodeEncodeError as error:
         raise RefusedForGood(
             "a field of it is not valid Unicode (an unpaired surrogate)"
         ) from error
     except ValueError as error:
         raise RefusedForGood(f"its type, id or content type {error}") from error
-    if not entries:
-        return _FLAGS, b"".join(parts)
-    table = b"".join(entries)
-    parts[1:1] = (frames.LONG.pack(len(table)), table)
-    return _FLAGS | frames.HEADERS, b"".join(parts)
+    if not table:
+        return _FLAGS, (kind, _PERSISTENT, message_id, stamp, name)
+    size = frames.LONG.pack(len(table))
+    return _FLAGS | frames.HEADERS, (kind, size, table, _PERSISTENT, message_id, stamp, name)
 
 
-def _headers(message: Message) -> list[bytes]:
+def _table(message: Message) -> bytes:
+    """Return the headers, without the length of all."""
     pack = frames.LONG.pack
     entries: list[bytes] = []
     for name, text in message.headers.items():
         data = text.encode()
-        entries += (_name(name), b"S", pack(len(data)), data)
+        entries += (_name(name), pack(len(data)), data)
     if message.key is not None:
         data = message.key.encode()
         entries += (_KEY_ENTRY, pack(len(data)), data)
     if message.version is not None:
         if not -_LARGEST <= message.version < _LARGEST:
             raise RefusedForGood("its version does not fit into 64 bits")
-        entries += (_short(VERSION.decode()), number_value(message.version))
-    for field, moment in ((DELIVER_AT, message.deliver_at), (EXPIRES_AT, message.expires_at)):
-        if moment is not None:
-            entries += (_short(field.decode()), number_value(to_micros(moment)))
-    return entries
+        entries += (_VERSION_NAME, number_value(message.version))
+    if message.deliver_at is not None:
+        entries += (_DELIVER_AT_NAME, number_value(to_micros(message.deliver_at)))
+    if message.expires_at is not None:
+        entries += (_EXPIRES_AT_NAME, number_value(to_micros(message.expires_at)))
+    return b"".join(entries)
 
 
 @lru_cache(maxsize=4096)
@@ -95,16 +91,19 @@ def _short(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _name(name: str) -> bytes:
-    """Return the name of a header for the wire."""
+    """Return the name of a header for the wire, and the kind of a text."""
     data = name.encode()
     if data in OURS or data in _ROUTING or data.lower().startswith(_SPECIAL):
         data = _ESCAPE + data
     if len(data) > _LONGEST:
         raise RefusedForGood(f"the name of a header has {len(data)} bytes, {_LONGEST} are possible")
-    return bytes((len(data),)) + data
+    return bytes((len(data),)) + data + b"S"
 
 
 _KEY_ENTRY = frames.short(KEY.decode()) + b"S"
+_VERSION_NAME = frames.short(VERSION.decode())
+_DELIVER_AT_NAME = frames.short(DELIVER_AT.decode())
+_EXPIRES_AT_NAME = frames.short(EXPIRES_AT.decode())
 
 
 def message_of(properties: Properties, routing_key: bytes, payload: bytes) -> Message:

@@ -9,8 +9,6 @@ from postroom.brokers.rabbitmq.mapping import Copy
 from postroom.errors import RefusedForGood
 from postroom.message import Message
 
-_HEAD = 22
-"""Bytes of a frame with properties, besides the properties."""
 _TOPICS = 10_000
 
 
@@ -33,19 +31,21 @@ class Packer:
     def _packed(
         self, message: Message, channel: int, stamp: bytes, most: int
     ) -> Outgoing | RefusedForGood:
-        size = len(message.payload)
-        if size > self._limit:
-            return RefusedForGood(f"its payload of {size} bytes is over the limit of {self._limit}")
+        payload, topic = message.payload, message.topic
+        if len(payload) > self._limit:
+            return RefusedForGood(
+                f"its payload of {len(payload)} bytes is over the limit of {self._limit}"
+            )
         try:
             flags, properties = mapping.properties_of(message, stamp)
-            method = self._methods.get((channel, message.topic))
-            method = method or self._method(channel, message.topic)
+            method = self._methods.get((channel, topic)) or self._method(channel, topic)
         except RefusedForGood as error:
             return error
-        if len(properties) + _HEAD > most:
+        try:
+            data = frames.message_frames(method, channel, properties, flags, payload, most)
+        except ValueError:
             return RefusedForGood(f"its headers do not fit into one frame of {most} bytes")
-        data = method + frames.content_frames(channel, properties, flags, message.payload, most)
-        return Outgoing(data, message.id, message.topic)
+        return Outgoing(data, message.id, topic)
 
     def _method(self, channel: int, topic: str) -> bytes:
         try:
@@ -66,8 +66,11 @@ def packed_copy(
     copy: Copy, *, exchange: str, routing_key: str, channel: int, most: int
 ) -> Outgoing | None:
     """Return a copy as frames; None where its properties do not fit into one."""
-    if len(copy.properties) + _HEAD > most:
+    method = frames.publish_method(channel, exchange, routing_key, mandatory=True)
+    try:
+        data = frames.message_frames(
+            method, channel, (copy.properties,), copy.flags, copy.body, most
+        )
+    except ValueError:
         return None
-    data = frames.publish_method(channel, exchange, routing_key, mandatory=True)
-    data += frames.content_frames(channel, copy.properties, copy.flags, copy.body, most)
     return Outgoing(data, copy.id, routing_key)
