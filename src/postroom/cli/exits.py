@@ -23,7 +23,7 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     """The store or the broker cannot be used: away, locked, read-only, or its tables missing."""
     NOT_FOUND = 4
-    """There is no such message."""
+    """There is no such message, or no such consumer group."""
     NOT_CONFIRMED = 5
     """Nothing was changed, because nobody said yes."""
     FAULT = 70
@@ -35,7 +35,7 @@ MEANINGS = {
     Exit.WRONG: "the check or the lab found something wrong, or a time-out passed",
     Exit.USAGE: "wrong use: an option, a setting, or the path of a consumer",
     Exit.UNREACHABLE: "the store or the broker cannot be used",
-    Exit.NOT_FOUND: "no such message",
+    Exit.NOT_FOUND: "no such message, or no such consumer group",
     Exit.NOT_CONFIRMED: "nothing was changed, because nobody confirmed it",
     Exit.FAULT: "a fault in Postroom or in imported code",
 }
