@@ -106,13 +106,7 @@ def lab_command(  # noqa: PLR0913 - each is an option of the command
     screen = Screen(plan)
     with _folder(keep) as root, screen:
         report = _run(plan, root, screen, keep=keep is not None)
-    screen.tell(report, err() if json == _STDOUT else out())
-    if json == _STDOUT:
-        document(report.to_dict())
-    elif json is not None:
-        report.write(json)
-    if html is not None:
-        timeline.write(report, html)
+    _tell(report, screen, json=json, html=html)
     if not report.passed:
         raise typer.Exit(Exit.WRONG)
 
@@ -185,6 +179,17 @@ def _run(plan: Plan, root: Path, screen: Screen, *, keep: bool) -> Report:
         ) from error
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None
+
+
+def _tell(report: Report, screen: Screen, *, json: Path | None, html: Path | None) -> None:
+    """Show what was found, and write it where it is wanted."""
+    screen.tell(report, err() if json == _STDOUT else out())
+    if json == _STDOUT:
+        document(report.to_dict())
+    elif json is not None:
+        report.write(json)
+    if html is not None:
+        timeline.write(report, html)
 
 
 async def _stoppable(run: Coroutine[Any, Any, Report], stopped: list[int]) -> Report:
