@@ -107,7 +107,7 @@ def unknown_outcome_taken_for_sent(patch: pytest.MonkeyPatch) -> None:
 
 def lanes_taken_at_first_sight(patch: pytest.MonkeyPatch) -> None:
     def gone(tables: Tables, _renewal: object, now: Any) -> frozenset[str]:
-        return frozenset(name for name, row in tables.relays.items() if not row.alive(now))
+        return frozenset(name for name, row in tables.relays.items() if row.expired(now))
 
     patch.setattr(memory_lanes, "gone", gone)
 

@@ -4,8 +4,9 @@ import asyncio
 from datetime import UTC, datetime
 
 from postroom.stores.postgresql import pruning
-from postroom.stores.postgresql.pruning import Plan, Progress
+from postroom.stores.postgresql.pruning import Progress
 from postroom.stores.postgresql.work import Work
+from postroom.stores.selection import Plan
 from tests.stores.postgresql import Ground, ids, lease, message, put, sent
 
 FILL = """
