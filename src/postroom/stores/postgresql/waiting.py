@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,6 +38,8 @@ class Listener:
         self._database = database
         self._work = work
         self._connection: Any = None
+        self._sleep: Callable[[], Awaitable[Sequence[Any]]] = _nothing
+        """Says that we sleep, on that connection."""
         self._channel = ""
         self._heard = asyncio.Event()
         self._echoed = asyncio.Event()
@@ -102,9 +104,7 @@ class Listener:
         self._asked_at = time.monotonic()
         try:
             async with asyncio.timeout(ANSWER):
-                rows = await self._work(self._connection, ANSWER).rows(
-                    "sleep", length=int(SLEEP * 1_000_000)
-                )
+                rows = await self._sleep()
         except CLIENT_ERRORS:
             self._drop()
             return True
@@ -122,6 +122,11 @@ class Listener:
             return False
         try:
             self._deaf = not await self._hears(connection)
+            if not self._deaf:
+                # Prepared, because it stands between a commit and the look for its messages.
+                self._sleep = await self._work(connection, ANSWER).prepare(
+                    "sleep", length=int(SLEEP * 1_000_000)
+                )
         except (StoreUnavailable, *CLIENT_ERRORS):
             connection.terminate()
             self._wait_longer()
@@ -186,3 +191,8 @@ class Listener:
     def _wait_longer(self) -> None:
         self._try_at = time.monotonic() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+
+async def _nothing() -> Sequence[Any]:
+    """Say nothing: there is no connection yet."""
+    return ()

@@ -1,6 +1,6 @@
 """One piece of work: a connection with an open transaction, the queries for it, and the time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,17 @@ class Work:
         text, given = self._bound(self.sql[query], values)
         status = await self.connection.execute(text, *given, timeout=self.patience)
         return int(status.rpartition(" ")[2])
+
+    async def prepare(self, query: str, **values: object) -> Callable[[], Awaitable[Sequence[Any]]]:
+        """Prepare the named query in a session that is ours alone; return what runs it."""
+        text, given = self._bound(self.sql[query], values)
+        statement = await self.connection.prepare(text, timeout=self.patience)
+
+        async def run() -> Sequence[Any]:
+            rows: Sequence[Any] = await statement.fetch(*given, timeout=self.patience)
+            return rows
+
+        return run
 
     async def fetch(self, sql: str, values: Mapping[str, object]) -> Sequence[Any]:
         """Return the rows of a query that was put together."""
