@@ -105,9 +105,10 @@ class Sieve:
                 for _ in range(min(count, _AT_ONCE))
             ]
             self._out += len(asked)
-            for call in asked:
+            for number, call in enumerate(asked):
                 answer = await call
-                if not isinstance(answer, GetOk):
+                if not isinstance(answer, GetOk):  # somebody else has taken the rest
+                    self._out -= len(asked) - number
                     return
                 yield Held(answer.content)
             count -= len(asked)
