@@ -98,7 +98,7 @@ def _arguments() -> argparse.Namespace:
         ),
     )
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes, a minute; the names say so"
+        "--quick", action="store_true", help="small sizes, a minute or two; the names say so"
     )
     parser.add_argument(
         "--directory", type=Path, metavar="DIR", help="where files go (default: temporary)"
