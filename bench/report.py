@@ -59,7 +59,12 @@ class Result:
 
 
 def compared(
-    name: str, pairs: Sequence[tuple[float, float]], *, unit: str, goal: float, bound: Bound
+    name: str,
+    pairs: Sequence[tuple[float, float]],
+    *,
+    unit: str,
+    goal: float | None = None,
+    bound: Bound = "at most",
 ) -> Result:
     """Return the medians of alternating rounds, each a value and its baseline."""
     return Result(
