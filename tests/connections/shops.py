@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from postroom import Inbox, Message, Outbox, SyncOutbox
-from postroom.connections import require_intact, require_intact_async, run, run_async
+from postroom.connections import run, run_async
 from postroom.connections.sqlalchemy import begin_immediately
 from postroom.statement import Statement
 from postroom.store import Writer
@@ -72,10 +72,6 @@ class SyncShop:
     async def run(self, statement: Statement) -> int:
         """Run a statement."""
         return run(self.connection, statement)
-
-    async def require_intact(self) -> None:
-        """Ask whether a commit would commit."""
-        require_intact(self.connection)
 
     async def commit(self) -> None:
         """Commit."""
@@ -140,10 +136,6 @@ class AsyncShop:
     async def run(self, statement: Statement) -> int:
         """Run a statement."""
         return await run_async(self.connection, statement)
-
-    async def require_intact(self) -> None:
-        """Ask whether a commit would commit."""
-        await require_intact_async(self.connection)
 
     async def commit(self) -> None:
         """Commit."""

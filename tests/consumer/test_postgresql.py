@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import psycopg_pool
 import pytest
 from psycopg2.pool import ThreadedConnectionPool
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from postroom import events
 from postroom.connections import (
@@ -126,6 +126,43 @@ KINDS = {
 }
 
 
+async def _pool_itself(place: Ground, stack: AsyncExitStack) -> Callable[[], Any]:
+    pool = psycopg_pool.ConnectionPool(
+        place.url, kwargs={"options": place.options}, min_size=1, max_size=SIZE, open=True
+    )
+    stack.callback(pool.close)
+
+    @contextmanager
+    def begin() -> Iterator[Any]:
+        with pool.connection() as connection:
+            connection.execute("select 1")
+            yield connection
+
+    return begin
+
+
+async def _own_session(place: Ground, stack: AsyncExitStack) -> Callable[[], Any]:
+    engine = place.engine("psycopg2", pool_size=SIZE)
+    stack.callback(engine.dispose)
+
+    @contextmanager
+    def begin() -> Iterator[Session]:
+        with Session(engine) as session:
+            session.begin()
+            yield session
+            session.commit()
+
+    return begin
+
+
+BEGUN_ANEW = {
+    "psycopg2": _psycopg2,
+    "the pool of psycopg": _pool_itself,
+    "own session psycopg2": _own_session,
+}
+"""Where a rollback is followed by another transaction, without a word."""
+
+
 def _parameters() -> list[Any]:
     """Return every kind on the first server; on the others one, for it is the client's part."""
     return [
@@ -152,7 +189,8 @@ async def simple(request: pytest.FixtureRequest) -> AsyncIterator[PostgresqlBill
 async def _billing_on(kind: str, server: Server) -> AsyncIterator[PostgresqlBilling]:
     with ground(server.url, *TABLES) as place:
         async with AsyncExitStack() as stack:
-            billing = PostgresqlBilling(kind, place, await KINDS[kind](place, stack))
+            begin = await {**KINDS, **BEGUN_ANEW}[kind](place, stack)
+            billing = PostgresqlBilling(kind, place, begin)
             await billing.broker.open()
             yield billing
             await billing.broker.close()
@@ -241,6 +279,29 @@ async def test_a_swallowed_error_is_no_effect(billing: PostgresqlBilling) -> Non
     (failed,) = [one for one in billing.events if isinstance(one, events.HandlerFailed)]
     assert "use a savepoint" in failed.error
     assert billing.effects() == [("ann", 1)]
+
+
+@pytest.mark.parametrize("kind", BEGUN_ANEW)
+@pytest.mark.parametrize("server", SERVERS[:1])
+async def test_a_handler_that_rolls_back_and_goes_on_has_failed(server: Server, kind: str) -> None:
+    """Its effect would be committed without the inbox row, and once more with every copy."""
+    async with _billing_on(kind, server) as billing:
+        take = ran(billing, Statement("update stock set pieces = pieces - 1", [{}]))
+
+        def invoke(_order: OrderPlaced, context: Any) -> None:
+            if context.attempt == 1:
+                context.connection.rollback()
+            take(context.connection)
+
+        billing.invoke = invoke
+        await billing.publish(OrderPlaced("ann", 1))
+
+        await billing.consume(billing.consumer(), until=billing.done(1))
+
+        (failed,) = [one for one in billing.events if isinstance(one, events.HandlerFailed)]
+        assert "leave that to the consumer" in failed.error
+        assert billing.effects() == [("ann", 1)]
+        assert billing.query("select distinct pieces from stock") == [(99,)]
 
 
 async def test_a_deadlock_costs_no_attempt(billing: PostgresqlBilling) -> None:

@@ -25,8 +25,6 @@ __all__ = [
     "outage",
     "psycopg2_transactions",
     "psycopg_transactions",
-    "require_intact",
-    "require_intact_async",
     "require_transaction",
     "require_transaction_async",
     "run",
@@ -114,25 +112,3 @@ def require_transaction(connection: SyncConnection) -> None:
 async def require_transaction_async(connection: AsyncConnection) -> None:
     """Raise `NoTransaction`, with the cure, unless a transaction is open that can be joined."""
     await async_client(type(connection)).require(connection)
-
-
-def require_intact(connection: SyncConnection) -> None:
-    """Raise `NoTransaction` unless what was done in the transaction can still be committed.
-
-    Where a statement had failed and the error was swallowed, PostgreSQL answers a commit with a
-    rollback, and most clients say nothing of it.
-    """
-    sync_client(type(connection)).require_intact(connection)
-
-
-async def require_intact_async(connection: AsyncConnection) -> None:
-    """Raise `NoTransaction` unless what was done in the transaction can still be committed.
-
-    As `require_intact`; asks the database where the client does not know.
-    """
-    client = async_client(type(connection))
-    try:
-        await client.require_intact(connection)
-    except Exception as error:
-        explain(error)
-        raise

@@ -79,12 +79,6 @@ async def require(connection: AsyncpgConnection) -> None:
         raise NoTransaction(_NOT_BEGUN)
 
 
-async def require_intact(connection: AsyncpgConnection) -> None:
-    """Raise unless a transaction is open that can be committed; asks the database."""
-    await require(connection)
-    await connection.execute("select 1")
-
-
 def asyncpg_transactions(
     pool: AsyncpgPool, *, patience: timedelta = _PATIENCE, **options: Any
 ) -> "Callable[[], AbstractAsyncContextManager[asyncpg.Connection]]":

@@ -30,7 +30,6 @@ class SyncClient(NamedTuple):
 
     run: Callable[[Any, Statement], int]
     require: Callable[[Any], None]
-    require_intact: Callable[[Any], None]
 
 
 class AsyncClient(NamedTuple):
@@ -38,7 +37,6 @@ class AsyncClient(NamedTuple):
 
     run: Callable[[Any, Statement], Awaitable[int]]
     require: Callable[[Any], Awaitable[None]]
-    require_intact: Callable[[Any], Awaitable[None]]
 
 
 @cache
@@ -48,21 +46,21 @@ def sync_client(cls: type) -> SyncClient:
         case "sqlite3":
             from postroom.connections import dbapi
 
-            return SyncClient(dbapi.run, dbapi.require, dbapi.require)
+            return SyncClient(dbapi.run, dbapi.require)
         case "sqlalchemy":
             from postroom.connections import sqlalchemy
 
-            return SyncClient(sqlalchemy.run, sqlalchemy.require, sqlalchemy.require)
+            return SyncClient(sqlalchemy.run, sqlalchemy.require)
         case "psycopg":
             from postroom.connections import psycopg
 
-            return SyncClient(psycopg.run, psycopg.require, psycopg.require)
+            return SyncClient(psycopg.run, psycopg.require)
         case "psycopg2":
             from postroom.connections import psycopg2
 
-            return SyncClient(psycopg2.run, psycopg2.require, psycopg2.require)
+            return SyncClient(psycopg2.run, psycopg2.require)
         case "own":
-            return SyncClient(_run_own, _require_own, _require_own)
+            return SyncClient(_run_own, _require_own)
         case "":
             raise _unsupported(cls)
     raise PutRefused(
@@ -78,23 +76,21 @@ def async_client(cls: type) -> AsyncClient:
         case "aiosqlite":
             from postroom.connections import asyncio
 
-            return AsyncClient(asyncio.run, asyncio.require, asyncio.require)
+            return AsyncClient(asyncio.run, asyncio.require)
         case "sqlalchemy.ext.asyncio":
             from postroom.connections import sqlalchemy
 
-            return AsyncClient(
-                sqlalchemy.run_async, sqlalchemy.require_async, sqlalchemy.require_intact_async
-            )
+            return AsyncClient(sqlalchemy.run_async, sqlalchemy.require_async)
         case "asyncpg":
             from postroom.connections import asyncpg
 
-            return AsyncClient(asyncpg.run, asyncpg.require, asyncpg.require_intact)
+            return AsyncClient(asyncpg.run, asyncpg.require)
         case "psycopg, awaited":
             from postroom.connections import psycopg
 
-            return AsyncClient(psycopg.run_async, psycopg.require_async, psycopg.require_async)
+            return AsyncClient(psycopg.run_async, psycopg.require_async)
         case "own":
-            return AsyncClient(_run_own_async, _require_own_async, _require_own_async)
+            return AsyncClient(_run_own_async, _require_own_async)
         case "":
             raise _unsupported(cls)
     raise PutRefused(

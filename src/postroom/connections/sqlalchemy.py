@@ -81,11 +81,6 @@ async def require_async(caller: AsyncCaller) -> None:
     await _joined(caller).run_sync(require)
 
 
-async def require_intact_async(caller: AsyncCaller) -> None:
-    """Raise `NoTransaction` unless a transaction is open that can be committed."""
-    await _joined(caller).run_sync(_require_intact)
-
-
 def begin_immediately(engine: EngineType) -> EngineType:
     """Make every transaction of an SQLite engine begin with BEGIN IMMEDIATE; return the engine.
 
@@ -168,14 +163,6 @@ def _require_sqlite(connection: Connection) -> None:
         raise NoTransaction(_AUTOCOMMIT)
     if nested and not connection.dispatch.begin:
         raise NoTransaction(_SAVEPOINT)
-
-
-def _require_intact(caller: Connection | Session) -> None:
-    require(caller)
-    connection = _connection(caller)
-    if connection.dialect.driver == "asyncpg":
-        # It does not tell whether the transaction has failed; the database does.
-        connection.exec_driver_sql("select 1")
 
 
 def _require_postgresql(connection: Connection) -> None:

@@ -6,12 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any, Protocol
 
-from postroom.connections import (
-    AsyncConnection,
-    SyncConnection,
-    require_intact,
-    require_intact_async,
-)
+from postroom.connections import AsyncConnection, SyncConnection
 from postroom.consumer.context import AsyncContext, Context
 from postroom.consumer.handlers import Handler
 from postroom.errors import NoTransaction, SettingsError
@@ -125,13 +120,22 @@ class SyncApplying:
                     outbox=self._outbox,
                 )
                 handler(event, context)
-                _require_untouched(connection)
+                self._require_untouched(connection, message)
                 self._observers.emit(Handled(consumer=self._consumer, message=message))
         except Exception as error:
             if begun or isinstance(error, SettingsError):
                 raise
             raise NotBegunError from error
         return True
+
+    def _require_untouched(self, connection: SyncConnection, message: Message) -> None:
+        """Raise unless the inbox row still stands: what is written without it comes twice."""
+        try:
+            gone = self._inbox.first(connection, message.id)
+        except NoTransaction as error:
+            raise NoTransaction(_ENDED) from error
+        if gone:
+            raise NoTransaction(_ENDED)
 
     def _transaction(self) -> AbstractContextManager[Any]:
         transaction = self._begin()
@@ -186,7 +190,7 @@ class AsyncApplying:
                     outbox=self._outbox,
                 )
                 await handler(event, context)
-                await _require_untouched_async(connection)
+                await self._require_untouched(connection, message)
                 self._observers.emit(Handled(consumer=self._consumer, message=message))
         except Exception as error:
             if begun or isinstance(error, SettingsError):
@@ -204,6 +208,15 @@ class AsyncApplying:
     def close(self) -> None:
         """Nothing to end."""
 
+    async def _require_untouched(self, connection: AsyncConnection, message: Message) -> None:
+        """Raise unless the inbox row still stands: what is written without it comes twice."""
+        try:
+            gone = await self._inbox.first_async(connection, message.id)
+        except NoTransaction as error:
+            raise NoTransaction(_ENDED) from error
+        if gone:
+            raise NoTransaction(_ENDED)
+
     def _transaction(self) -> AbstractAsyncContextManager[Any]:
         transaction = self._begin()
         if not hasattr(transaction, "__aenter__"):
@@ -212,17 +225,3 @@ class AsyncApplying:
                 "`async with` cannot use; make the handlers plain functions for it"
             )
         return transaction
-
-
-def _require_untouched(connection: SyncConnection) -> None:
-    try:
-        require_intact(connection)
-    except NoTransaction as error:
-        raise NoTransaction(_ENDED) from error
-
-
-async def _require_untouched_async(connection: AsyncConnection) -> None:
-    try:
-        await require_intact_async(connection)
-    except NoTransaction as error:
-        raise NoTransaction(_ENDED) from error
