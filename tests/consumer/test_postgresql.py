@@ -13,7 +13,7 @@ import psycopg_pool
 import pytest
 from psycopg2.pool import ThreadedConnectionPool
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import sessionmaker
 
 from postroom import events
 from postroom.connections import (
@@ -141,25 +141,7 @@ async def _pool_itself(place: Ground, stack: AsyncExitStack) -> Callable[[], Any
     return begin
 
 
-async def _own_session(place: Ground, stack: AsyncExitStack) -> Callable[[], Any]:
-    engine = place.engine("psycopg2", pool_size=SIZE)
-    stack.callback(engine.dispose)
-
-    @contextmanager
-    def begin() -> Iterator[Session]:
-        with Session(engine) as session:
-            session.begin()
-            yield session
-            session.commit()
-
-    return begin
-
-
-BEGUN_ANEW = {
-    "psycopg2": _psycopg2,
-    "the pool of psycopg": _pool_itself,
-    "own session psycopg2": _own_session,
-}
+BEGUN_ANEW = {"psycopg2": _psycopg2, "the pool of psycopg": _pool_itself}
 """Where a rollback is followed by another transaction, without a word."""
 
 
