@@ -21,7 +21,9 @@ from postroom.stores.postgresql.names import identifier
 from tests.stores.postgresql import SECOND, Ground, connected, lease, message, put, run, sent
 
 PAGE = Path(__file__).parents[2] / "docs/drivers/postgresql.md"
-GRANT = re.compile(r"^grant ([a-z, ]+) on (\S+|schema \S+) to shop_(\w+);$", re.MULTILINE)
+GRANT = re.compile(
+    r"^grant ([a-z, ]+) on ((?:(?:schema|function) )?\S+) to shop_(\w+);(?: --.*)?$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ async def staff(ground: Ground, request: pytest.FixtureRequest) -> AsyncIterator
     kind: str = request.param
     staff = Staff(ground, f"postroom_{kind}_{uuid4().hex[:8]}")
     await ground.sql(f"create role {staff.role} login")
+    # A strict database has done this for all functions.
+    await ground.sql("revoke execute on function postroom_wake from public")
     for right in rights():
         if right.role == kind:
             await staff.change(right, "grant")
@@ -134,6 +138,7 @@ async def relay(staff: Staff) -> None:
     assert await store._listener._listen()
     await store._listener._work(store._listener._connection, 9).rows("sleep", length=1)
     await store._keep_marks(lanes)
+    await store.stats()
     await store.give(lanes[:1])
     await store.leave(name)
 
