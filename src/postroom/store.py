@@ -221,6 +221,13 @@ class Store(Writer, Protocol):
         """Put these ready rows behind the head of their key; return how many were still ours."""
         ...
 
+    async def now(self) -> datetime:
+        """Return the time by which this store's messages are due and expire.
+
+        A relay goes by it, so that the clocks of its machines need not agree.
+        """
+        ...
+
     async def sweep(self, lanes: Sequence[Lane], *, limit: int, orphans: bool) -> Swept:
         """Make ready what is due in these lanes, at most `limit` rows of each kind.
 

@@ -5,11 +5,13 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
+from postroom.errors import StoreError
 from postroom.message import State
 from postroom.store import Query
 from postroom.stores.postgresql import PostgresqlStore
@@ -231,3 +233,23 @@ async def test_every_state_is_allowed_by_the_table(ground: Ground) -> None:
         await ground.sql("update postroom_outbox set state = $1", str(state))
 
     assert len(await ground.stores[0].find(Query(), limit=ALL)) == 1
+
+
+async def test_a_database_that_cannot_keep_every_text_is_refused(ground: Ground) -> None:
+    """An error of the broker in another alphabet would end the relay, again and again."""
+    name = f"latin_{uuid4().hex[:8]}"
+    async with connected(ground.url) as person:
+        await person.execute(
+            f"create database {name} encoding 'LATIN1' lc_collate 'C' lc_ctype 'C'"
+            " template template0"
+        )
+        try:
+            store = PostgresqlStore(urlsplit(ground.url)._replace(path=f"/{name}").geturl())
+            await store.open()
+            with pytest.raises(StoreError, match="UTF8"):
+                await store.migrate()
+            with pytest.raises(StoreError, match="UTF8"):
+                await store.stats()
+            await store.close()
+        finally:
+            await person.execute(f"drop database {name} with (force)")

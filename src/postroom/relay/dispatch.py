@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
 
 from postroom import events
@@ -92,6 +92,8 @@ class Dispatch:
         self._unsettled: tuple[Sequence[Lane], Sequence[Settled]] | None = None
         self._lanes: Sequence[Lane] = ()
         self._hot = 1
+        self._ahead = timedelta(0)
+        """By how much the store's clock is ahead of ours."""
         self._sweep_at = 0.0
         self._orphans_at = 0.0
 
@@ -152,6 +154,7 @@ class Dispatch:
         orphans = now >= self._orphans_at
         swept = await self._store.sweep(lanes, limit=self._options.batch, orphans=orphans)
         if orphans:
+            self._ahead = await self._store.now() - self._clock.now()
             self._orphans_at = now + self._options.sweep.total_seconds()
         ready = swept.due + swept.scheduled + swept.freed
         self._sweep_at = now + self._options.sweep.total_seconds()
@@ -162,8 +165,12 @@ class Dispatch:
             self._sweep_at = now
             self._orphans_at = now if swept.freed else self._orphans_at
         elif swept.next_due is not None:
-            self._sweep_within(swept.next_due - self._clock.now())
+            self._sweep_within(swept.next_due - self._now())
         return ready
+
+    def _now(self) -> datetime:
+        """Return the time by the store's clock, which decides what is due and what has expired."""
+        return self._clock.now() + self._ahead
 
     def _sweep_within(self, delay: timedelta) -> None:
         self._sweep_at = min(self._sweep_at, self._clock.elapsed() + delay.total_seconds())
@@ -183,7 +190,7 @@ class Dispatch:
         todo = plan(
             entries,
             suspects=self._suspects,
-            now=self._clock.now(),
+            now=self._now(),
             park=self.route.on_dead == "park",
         )
         for entry, expected in todo.misplaced:

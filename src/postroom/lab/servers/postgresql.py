@@ -19,6 +19,7 @@ _PATIENCE = 60.0
 _SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
     "max_connections": "200",
+    "max_prepared_transactions": "20",
     "shared_buffers": "128MB",
     # The machine does not lose power in the middle of a test; processes are what is killed.
     "fsync": "off",

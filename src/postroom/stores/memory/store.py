@@ -172,6 +172,10 @@ class MemoryStore:
                 self._tables.change(replace(row, state=State.HELD, blocks=True))
         return len(held)
 
+    async def now(self) -> datetime:
+        """Return the time of the store's clock."""
+        return self._clock.now()
+
     async def sweep(self, lanes: Sequence[Lane], *, limit: int, orphans: bool) -> Swept:
         """Make ready what is due in these lanes, at most `limit` rows of each kind."""
         now = self._clock.now()

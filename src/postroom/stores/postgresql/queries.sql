@@ -5,6 +5,9 @@
 -- name: now
 coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000 as bigint));
 
+-- name: clock
+select {now};
+
 -- name: begin-read
 begin isolation level read committed read only;
 set local statement_timeout = {statement};
@@ -66,6 +69,9 @@ order by new.place;
 insert into postroom_inbox (consumer, message_key, message_id, handled_at)
 values (:consumer, :message_key, :message_id, {now})
 on conflict (consumer, message_key) do nothing;
+
+-- name: encoding
+select current_setting('server_encoding');
 
 -- name: tables
 select to_regclass(:name) is not null;

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from postroom.errors import StoreError
 from postroom.stores.postgresql.names import Names, identifier
 from postroom.stores.postgresql.work import Work
 from postroom.stores.queries import Migration
@@ -18,6 +19,16 @@ async def version_of(work: Work, names: Names) -> int:
     return int(await work.value("version") or 0)
 
 
+async def require_utf8(work: Work, place: str) -> None:
+    """Raise StoreError unless the database can keep any text, as errors and keys may be."""
+    encoding = await work.value("encoding")
+    if encoding != "UTF8":
+        raise StoreError(
+            f"{place}: the database has the encoding {encoding}, which cannot keep every text; "
+            "keep the outbox in one made with ENCODING 'UTF8'"
+        )
+
+
 async def migrate(
     work: Work, names: Names, migrations: Sequence[Migration], place: str
 ) -> list[str]:
@@ -25,6 +36,7 @@ async def migrate(
 
     Raises SchemaMismatch, and changes nothing, where the tables are newer than these.
     """
+    await require_utf8(work, place)
     await work.value("migration-lock", number=_LOCK)
     if names.schema is not None and not await work.value("schema-exists", name=names.schema):
         await work.script(created(names.schema))

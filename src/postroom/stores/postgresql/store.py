@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from postroom._clock import Clock, SystemClock, to_micros
+from postroom._clock import Clock, SystemClock, from_micros, to_micros
 from postroom.lane import Lane
 from postroom.message import Entry
 from postroom.outcome import Settled
@@ -15,7 +15,7 @@ from postroom.stores.postgresql import desk, leases, pruning, reading, settling,
 from postroom.stores.postgresql.database import Database, Patience
 from postroom.stores.postgresql.marks import Marks
 from postroom.stores.postgresql.names import Names
-from postroom.stores.postgresql.schema import migrate, printed, version_of
+from postroom.stores.postgresql.schema import migrate, printed, require_utf8, version_of
 from postroom.stores.postgresql.waiting import Listener
 from postroom.stores.postgresql.work import Work
 from postroom.stores.queries import check_prefix
@@ -186,6 +186,10 @@ class PostgresqlStore:
             return 0
         return await self._database.write(lambda work: settling.hold(work, used, entries))
 
+    async def now(self) -> datetime:
+        """Return the time of the database server."""
+        return from_micros(await self._database.read(lambda work: work.value("clock")))
+
     async def sweep(self, lanes: Sequence[Lane], *, limit: int, orphans: bool) -> Swept:
         """Make ready what is due in these lanes; writes nothing when nothing is due."""
         if not lanes:
@@ -297,5 +301,6 @@ class PostgresqlStore:
         return Work(connection, self._sql, None, patience)
 
     async def _check(self, work: Work) -> None:
+        await require_utf8(work, self._database.place)
         found = await version_of(work, self._names)
         check_version(found, self._migrations, self._database.place)

@@ -168,6 +168,10 @@ class SqliteStore:
         used = used_lanes(lanes, entries)
         return await self._write(lambda work: settling.hold(work, self._owned(work, used), entries))
 
+    async def now(self) -> datetime:
+        """Return the time of this machine, on which the file is."""
+        return self._clock.now()
+
     async def sweep(self, lanes: Sequence[Lane], *, limit: int, orphans: bool) -> Swept:
         """Make ready what is due in these lanes; writes nothing when nothing is due."""
         return await self._file.run(
