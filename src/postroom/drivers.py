@@ -1,5 +1,6 @@
 """Drivers: from an address to a store or a broker; a driver is imported only when it is named."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,13 +47,19 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ValueError(f"must be at least 1, and a whole number, not {text[:40]!r}")
+    return int(text)
+
+
 _POSTGRESQL = _Driver(
     module="postroom.stores.postgresql",
     name="PostgresqlStore",
     server=True,
     client_options=True,
     extra="postgresql",
-    options={"schema": str, "prefix": str, "connections": int},
+    options={"schema": str, "prefix": str, "connections": _count},
 )
 _STORES = {
     "sqlite": _Driver(
@@ -77,7 +84,7 @@ _RABBITMQ = _Driver(
         "declare": _flag,
         "groups": _names,
         "max_message_bytes": size,
-        "max_in_flight": int,
+        "max_in_flight": _count,
         "heartbeat": duration,
         "connect_timeout": duration,
         "cacertfile": str,
@@ -170,6 +177,8 @@ def _make(what: str, own: Mapping[str, _Driver], url: str, options: Mapping[str,
 
 
 def _build(what: str, driver: _Driver, url: str, options: Mapping[str, object]) -> Any:
+    if driver.server:
+        _check_server(what, url)
     rest, _, query = url.partition(":")[2].partition("?")
     query, foreign = _divided(driver, query)
     given = {**_query(what, driver, query), **options}
@@ -185,6 +194,37 @@ def _build(what: str, driver: _Driver, url: str, options: Mapping[str, object]) 
         return make(*arguments, **given)
     except ValueError as error:
         raise SettingsError(f"{what}: {redacted(url)}: {error}") from error
+
+
+def _check_server(what: str, url: str) -> None:
+    """Refuse an address whose parts are not where they belong, without repeating any of them.
+
+    What a client library says of it may hold a piece of the password.
+    """
+    match = _SERVER.fullmatch(url.partition(":")[2])
+    ports = _PORT.findall(match["hosts"] or "") if match else []
+    fields = (match["query"] or "").split("&") if match else []
+    if (
+        match is None
+        or any(int(port) > _LAST_PORT for port in ports)
+        or not all("=" in field for field in fields if field)
+    ):
+        scheme = scheme_of(url)
+        raise SettingsError(
+            f"{what}: not an address such as {scheme}://user:password@host:port/name, with a "
+            "number for the port; in a user or password write / as %2F, ? as %3F, # as %23, "
+            "@ as %40, : as %3A, [ as %5B, ] as %5D and % as %25"
+        )
+
+
+_HOST = r"(?:\[[^\[\]/?#@]+\]|[^\[\]/?#@:,\s]+)(?::[0-9]{1,5})?"
+_PORT = re.compile(r":([0-9]{1,5})(?=,|$)")
+_LAST_PORT = 65535
+_SERVER = re.compile(
+    r"//(?:[^/?#@\[\]\x00-\x1f]*@)?"
+    rf"(?P<hosts>{_HOST}(?:,{_HOST})*)?"
+    r"(?:/[^?#@\x00-\x1f]*)?(?:\?(?P<query>[^#\x00-\x1f]*))?"
+)
 
 
 def _imported(what: str, driver: _Driver) -> Callable[..., Any]:
@@ -253,8 +293,8 @@ def _refusal(what: str, url: str, known: Iterable[str]) -> str:
         return f"{what}: {redacted(url)!r} is not an address such as sqlite:///postroom.db"
     plain = scheme.partition("+")[0]
     if plain != scheme and plain in known:
-        rest = redacted(url.partition(":")[2])
-        return f"{what}: Postroom brings its own client: write {plain}:{rest}, without '+...'"
+        meant = redacted(f"{plain}:{url.partition(':')[2]}")
+        return f"{what}: Postroom brings its own client: write {meant}, without '+...'"
     if plain in _NOT_YET:
         return f"{what}: {scheme} is not supported by this version; known: {names}"
     return f"{what}: unknown scheme {scheme!r}; {suggestion(scheme, known)}"

@@ -2,15 +2,17 @@
 
 import asyncio
 import sys
+import traceback
 from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from postroom.drivers import open_broker, open_store
+from postroom.drivers import open_broker, open_store, store_of
 from postroom.errors import SettingsError
 from postroom.message import Message
+from postroom.settings import Settings
 from postroom.stores.memory import MemoryStore
 from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.sqlite import SqliteStore
@@ -118,9 +120,81 @@ def test_a_client_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPat
     )
 
 
-@pytest.mark.parametrize("url", ["ann:s3cr3t@host", "x://ann:s3cr3t@h", "sqlite://a:s3cr3t@h/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ann:s3cr3t@host",
+        "x://ann:s3cr3t@h",
+        "sqlite://a:s3cr3t@h/x",
+        "postgresql+asyncpg://ann:s3cr3t@h",
+    ],
+)
 def test_no_refusal_repeats_a_password(url: str) -> None:
     assert "s3cr3t" not in refusal(url)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "amqp"])
+@pytest.mark.parametrize(
+    "password",
+    ["q9/zx", "q9?zx", "q9?zx=1", "q9#zx", "q9[zx", "q9]zx", "q9@zx", "12/zx", "12?zx", "q9@1/zx"],
+)
+def test_a_password_that_is_not_escaped_is_refused_with_the_cure(
+    scheme: str, password: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        (open_store if scheme == "postgresql" else open_broker)(f"{scheme}://ann:{password}@h/shop")
+
+    assert "/ as %2F" in caught.value.reason
+    told = "".join(traceback.format_exception(caught.value)).partition("postroom.errors.")[2]
+    assert not [piece for piece in ("q9", "zx", "12/") if piece in told]
+
+
+@pytest.mark.parametrize("port", ["abc", "65536", "-1", "5432x", "1:2"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    assert "a number for the port" in refusal(f"postgresql://ann:s3cr3t@host:{port}/shop")
+
+
+@pytest.mark.parametrize("count", ["0", "x", "-1", "1.5", ""])
+def test_a_number_of_connections_that_is_none_is_refused(count: str) -> None:
+    reason = refusal(f"postgresql://host/shop?connections={count}")
+
+    assert reason == (
+        "store: option 'connections' in the address: must be at least 1, and a whole number, "
+        f"not {count!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "//ann:s3'c r\"et@host:5432/shop",
+        "//ann:a%2Fb%40c@host/shop?sslmode=require",
+        "//a.example:1,b.example:2/shop?target_session_attrs=primary",
+        "//[::1]:5432/shop",
+        "//[::1]/shop",
+        "///shop?host=/var/run/postgresql",
+        "//%2Fvar%2Frun/shop",
+        "//ann@/shop",
+        "//host/shop?user=ann@example&password=x",
+        "//host",
+        "//",
+    ],
+)
+def test_addresses_of_servers_that_work_are_taken_as_they_are(address: str) -> None:
+    store = open_store(f"postgresql:{address}")
+
+    assert isinstance(store, PostgresqlStore)
+    assert store.dsn == f"postgresql:{address}"
+
+
+def test_a_wrong_address_of_the_settings_is_named_by_its_variable(tmp_path: Path) -> None:
+    address = "postgresql://ann:s3/cr3t@host/shop"
+    path = tmp_path / "postroom.toml"
+    path.write_text("")
+    settings = Settings.load(path, {"POSTROOM_STORE": address})
+
+    with pytest.raises(SettingsError, match=r"^POSTROOM_STORE: not an address such as"):
+        store_of(settings)
 
 
 @pytest.fixture
