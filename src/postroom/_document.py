@@ -192,6 +192,8 @@ class Reader:
     """How errors name the document."""
     variables: Mapping[str, tuple[str, str]]
     """By dotted key: the name of the environment variable, and its text."""
+    root: Table
+    """All tables of the document, for hints where a key belongs."""
 
     def build(self, table: Table, raw: object, path: str = "") -> Any:
         """Return what the table makes of the document, or raise SettingsError."""
@@ -199,7 +201,7 @@ class Reader:
             raise SettingsError(f"{self.file}: {path}: expected a table, for example [{path}]")
         for key in raw:
             if key not in table.keys:
-                raise SettingsError(f"{self.file}: {unknown(key, table, path)}")
+                raise SettingsError(f"{self.file}: {unknown(key, table, path, self.root)}")
         values: dict[str, Any] = {}
         for key, kind in table.keys.items():
             here = f"{path}.{key}" if path else key
@@ -283,10 +285,24 @@ def dotted_keys(table: Table, path: str = "") -> Iterator[str]:
                 continue
 
 
-def unknown(key: str, table: Table, path: str) -> str:
-    """Say that the table has no such key, and which one was probably meant."""
+def unknown(key: str, table: Table, path: str, root: Table) -> str:
+    """Say that the table has no such key, and where it belongs or which one was meant."""
     place = f"in [{path}]" if path else "at the top level"
-    return f"unknown key {key!r} {place}; {suggestion(key, table.keys)}"
+    homes = list(_homes(key, root))
+    hint = f"it belongs to {' or '.join(homes)}" if homes else suggestion(key, table.keys)
+    return f"unknown key {key!r} {place}; {hint}"
+
+
+def _homes(key: str, table: Table, heading: str = "the top, before all tables") -> Iterator[str]:
+    """Go through the headings under which this key is a single value."""
+    if isinstance(table.keys.get(key), Kind):
+        yield heading
+    path = heading.strip("[]") + "." if heading.startswith("[") else ""
+    for name, kind in table.keys.items():
+        if isinstance(kind, Table):
+            yield from _homes(key, kind, f"[{path}{name}]")
+        elif isinstance(kind, Tables):
+            yield from _homes(key, kind.each, f"[[{path}{name}]]")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -104,7 +104,8 @@ class Settings:
         """
         file = _file(path, environ)
         table = _table()
-        reader = Reader(file=str(file or "settings"), variables=_variables(table, environ))
+        variables = _variables(table, environ)
+        reader = Reader(file=str(file or "settings"), variables=variables, root=table)
         document = _document(file) if file else {}
         settings: Settings = reader.build(table, document)
         given = {*document, *reader.variables}

@@ -68,6 +68,25 @@ def test_init_leaves_a_file_of_the_user_alone(empty_shop: Shop) -> None:
     assert not (empty_shop.path / "postroom.toml").exists()
 
 
+def test_init_writes_the_addresses_in_use(empty_shop: Shop) -> None:
+    done = empty_shop.cli("init", POSTROOM_STORE="sqlite:///a.db?busy_timeout=2s")
+
+    again = empty_shop.cli("status", "--json")
+    assert (done.code, again.code) == (0, 0)
+    text = (empty_shop.path / "postroom.toml").read_text()
+    assert 'store = "sqlite:///a.db?busy_timeout=2s"' in text
+    assert 'broker = "sqlite:///postroom-broker.db"' in text
+    assert not (empty_shop.path / "postroom.db").exists()
+
+
+def test_init_writes_no_address_that_cannot_be_used(empty_shop: Shop) -> None:
+    done = empty_shop.cli("init", POSTROOM_STORE="sqlit:///a.db")
+
+    assert done.code == 2
+    assert "POSTROOM_STORE: unknown scheme 'sqlit'" in done.err
+    assert list(empty_shop.path.iterdir()) == []
+
+
 def test_init_says_where_it_cannot_write(empty_shop: Shop) -> None:
     done = empty_shop.cli("init", "--config", "no/such/directory/shop.toml")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom._clock import LONGEST
-from postroom.cli.template import TEMPLATE
+from postroom.cli.template import template
 from postroom.errors import SettingsError
 from postroom.relay import RelayOptions
 from postroom.retry import Backoff
@@ -18,6 +18,7 @@ from postroom.route import Route
 from postroom.settings import Retention, Settings, duration, redacted
 
 HUSH = "s3cr3t"
+TEMPLATE = template(Settings().store, Settings().broker)
 
 
 def load(tmp_path: Path, text: str = "", **environ: str) -> Settings:
@@ -51,6 +52,37 @@ def test_every_commented_line_of_the_template_is_the_default(tmp_path: Path) -> 
     loaded = load(tmp_path, text)
 
     assert loaded == replace(Settings(), routes=(Route(),))
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"^# (\w+ = .*)", TEMPLATE.partition("[[routes]]")[0], re.MULTILINE)
+)
+def test_each_line_of_the_template_can_be_uncommented_alone(tmp_path: Path, line: str) -> None:
+    assert load(tmp_path, TEMPLATE.replace(f"# {line}\n", f"{line}\n", 1)) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("url", "written"),
+    [
+        ("postgresql://ann@host/shop?schema=a", "postgresql://ann@host/shop?schema=a"),
+        (f"postgresql://ann:{HUSH}@host/shop?schema=a", "postgresql://ann@host/shop?schema=a"),
+        (f"postgresql://ann:{HUSH}/{HUSH}@host/shop", "postgresql://ann@host/shop"),
+        (f"postgresql://host/shop?password={HUSH}&schema=a", "postgresql://host/shop?schema=a"),
+        (f"postgresql://host/shop?user=ann&password={HUSH}", "postgresql://host/shop?user=ann"),
+        ("amqp://ann@host", "amqp://ann@host"),
+        (f"amqp://:{HUSH}@host", "amqp://host"),
+        ('sqlite:////srv/"a\\b".db', 'sqlite:////srv/"a\\b".db'),
+    ],
+)
+def test_the_template_has_the_addresses_without_passwords(
+    tmp_path: Path, url: str, written: str
+) -> None:
+    text = template(url, url)
+    settings = load(tmp_path, text)
+
+    assert (settings.store, settings.broker) == (written, written)
+    assert HUSH not in text
+    assert ("POSTROOM_STORE has the whole address" in text) == (url != written)
 
 
 def test_the_template_shows_every_key(tmp_path: Path) -> None:
@@ -150,6 +182,25 @@ def test_settings_never_change() -> None:
         (
             "[relay]\nleas = '1s'",
             "postroom.toml: unknown key 'leas' in [relay]; did you mean 'lease'?",
+        ),
+        (
+            "[relay]\nkeep_sent = false",
+            "postroom.toml: unknown key 'keep_sent' in [relay]; it belongs to [retention]",
+        ),
+        (
+            "[log]\ninitial = '1s'",
+            (
+                "postroom.toml: unknown key 'initial' in [log]; "
+                "it belongs to [relay.probe] or [routes.retry]"
+            ),
+        ),
+        (
+            "[relay]\non_dead = 'park'",
+            "postroom.toml: unknown key 'on_dead' in [relay]; it belongs to [[routes]]",
+        ),
+        (
+            "[log]\nstore = 'x'",
+            "postroom.toml: unknown key 'store' in [log]; it belongs to the top, before all tables",
         ),
         (
             "[[routes]]\nname = 'a'\n[[routes]]\nname = 'b'\n[routes.retry]\nmax_attempt = 1",

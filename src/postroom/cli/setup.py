@@ -1,6 +1,8 @@
 """`init` and `schema`: what must be there before the first message."""
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -10,9 +12,9 @@ from postroom.app import Postroom
 from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.screen import document, show
 from postroom.cli.start import Json, common, examples, opened, run
-from postroom.cli.template import TEMPLATE
-from postroom.drivers import store_of
-from postroom.settings import FILE
+from postroom.cli.template import template
+from postroom.drivers import broker_of, store_of
+from postroom.settings import FILE, PREFIX, Settings
 
 app = typer.Typer()
 
@@ -56,14 +58,36 @@ def schema(context: typer.Context, *, as_json: Json = False) -> None:
 
 
 def _write_config(path: Path) -> bool:
+    if path.exists():
+        return False
+    text = template(*_addresses())
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE)
+            file.write(text)
     except FileExistsError:
         return False
     except OSError as error:
         raise CommandFailed(Exit.USAGE, f"{path}: cannot be written: {error.strerror}") from error
     return True
+
+
+def _addresses() -> tuple[str, str]:
+    """Return store and broker of the environment, else the defaults; refuse what cannot be used.
+
+    A file with an address that does not work would stay when the variable is mended.
+    """
+    names = {name: f"{PREFIX}{name.upper()}" for name in ("store", "broker")}
+    given = {name: os.environ.get(variable, "").strip() for name, variable in names.items()}
+    found = {name: text for name, text in given.items() if text}
+    defaults = Settings(origins={name: names[name] for name in found})
+    settings = replace(
+        defaults,
+        store=found.get("store", defaults.store),
+        broker=found.get("broker", defaults.broker),
+    )
+    store_of(settings)
+    broker_of(settings)
+    return settings.store, settings.broker
 
 
 async def _prepare(postroom: Postroom, tell: Callable[[str], None]) -> dict[str, object]:
