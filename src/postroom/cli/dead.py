@@ -10,7 +10,7 @@ from postroom.cli.change import ALL, Act, Change
 from postroom.cli.piles import Pile, pile_of
 from postroom.cli.screen import document, local, say, show, show_fields, table
 from postroom.cli.selection import (
-    Ids,
+    DeadIds,
     Key,
     Limit,
     RouteName,
@@ -104,7 +104,7 @@ def show_dead(
     async def work() -> dict[str, Any]:
         async with opened(context) as postroom:
             pile = await pile_of(postroom, group, wanted)
-            return (await _all_named(pile, wanted))[0]
+            return (await _all_named(pile, group, wanted))[0]
 
     found = run(work())
     if as_json:
@@ -124,7 +124,7 @@ def show_dead(
 )
 def replay(  # noqa: PLR0913 - its parameters are its options
     context: typer.Context,
-    ids: Ids = None,
+    ids: DeadIds = None,
     *,
     group: From = None,
     type_name: Type = None,
@@ -162,7 +162,7 @@ def replay(  # noqa: PLR0913 - its parameters are its options
 )
 def discard(  # noqa: PLR0913 - its parameters are its options
     context: typer.Context,
-    ids: Ids = None,
+    ids: DeadIds = None,
     *,
     group: From = None,
     type_name: Type = None,
@@ -201,13 +201,13 @@ def _make(
     async def work() -> None:
         async with opened(context) as postroom:
             pile = await pile_of(postroom, group, wanted)
-            await _all_named(pile, wanted)
+            await _all_named(pile, group, wanted)
             await change.make(act(pile))
 
     run(work())
 
 
-async def _all_named(pile: Pile, wanted: Selection) -> Sequence[dict[str, Any]]:
+async def _all_named(pile: Pile, group: str | None, wanted: Selection) -> Sequence[dict[str, Any]]:
     """Refuse the whole command where an id was named that is not there."""
     if not wanted.ids:
         return ()
@@ -216,6 +216,10 @@ async def _all_named(pile: Pile, wanted: Selection) -> Sequence[dict[str, Any]]:
     wanted.require(
         there,
         f"not among the dead of the {pile.place}",
-        cure="`postroom dead list` shows what is there",
+        cure=(
+            "`postroom dead list` shows what is there; with --from GROUP what a consumer gave up"
+            if group is None
+            else f"`postroom dead list --from {group}` shows what is there"
+        ),
     )
     return found

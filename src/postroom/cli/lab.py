@@ -61,7 +61,12 @@ def lab_command(  # noqa: PLR0913 - each is an option of the command
     ] = SQLITE,
     messages: Annotated[
         int,
-        typer.Option("--messages", min=0, help="How many orders contending-writers places."),
+        typer.Option(
+            "--messages",
+            min=0,
+            show_default="3000",
+            help="How many orders contending-writers places.",
+        ),
     ] = 0,
     plant: Annotated[
         str,
@@ -138,8 +143,18 @@ def _check(plan: Plan) -> None:
         )
     if not plan.chosen() and not any(map(plan.includes, runner.OTHERS)):
         raise CommandFailed(
-            Exit.USAGE, f"nothing catches {plan.plant} on this store", cure="leave --store out"
+            Exit.USAGE,
+            f"nothing catches {plan.plant} on {redacted(plan.store)}",
+            cure=_elsewhere(plan),
         )
+
+
+def _elsewhere(plan: Plan) -> str:
+    """Say with which choice something catches the variant."""
+    for store in ("sqlite", "postgresql"):
+        if replace(plan, store=store).chosen():
+            return f"--store {store}"
+    return "leave --only out"
 
 
 def _writable(path: Path | None) -> None:

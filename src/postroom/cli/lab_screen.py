@@ -19,6 +19,7 @@ _HEADS = {
     "out_of_order": "out of\norder",
 }
 """Names of figures that are too long for one line at the head of a column."""
+_NAIVE = "naive (save, then\npublish): to compare,\nnot judged"
 
 
 class Screen:
@@ -107,6 +108,8 @@ def _line(result: Result) -> Text:
     mark = ("--", "yellow") if naive else (("ok", "green") if result.passed else ("NO", "bold red"))
     line.append(f"{mark[0]} ", style=mark[1])
     line.append(f"{result.name}: {result.verdict.messages} messages, {result.kills} kills")
+    if naive:
+        line.append(" (to compare, not judged)", style="dim")
     bad = [f"{count} {name}" for name, count in result.figures().items() if count]
     if bad:
         line.append(f": {', '.join(bad)}", style="yellow" if naive else "red")
@@ -129,7 +132,7 @@ def _table(report: Report) -> Table:
         table.add_row(*_cells(result, result.name))
     if report.naive is not None:
         table.add_section()
-        table.add_row(*_cells(report.naive, report.naive.name), style="yellow")
+        table.add_row(*_cells(report.naive, _NAIVE), style="yellow")
     return table
 
 

@@ -101,8 +101,8 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise CommandFailed(
             Exit.NOT_CONFIRMED,
-            f"nothing was changed: {question} There is no terminal to ask at",
-            cure="add --yes to do it, or --dry-run to see what it would do",
+            f'nothing was changed: without a terminal nobody can be asked "{question}"',
+            cure="pass --yes to do it, or --dry-run to see what it would do",
         )
     try:
         agreed = typer.confirm(question, err=True)

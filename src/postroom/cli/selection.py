@@ -12,7 +12,8 @@ from postroom.message import State
 from postroom.settings import duration
 from postroom.store import Query
 
-Ids = Annotated[
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of messages; all that match if none.")]
+DeadIds = Annotated[
     list[str] | None,
     typer.Argument(help="Ids of messages (with --from also positions); all that match if none."),
 ]
@@ -21,7 +22,10 @@ Key = Annotated[str | None, typer.Option("--key", help="Only messages of this ke
 RouteName = Annotated[str | None, typer.Option("--route", help="Only messages of this route.")]
 Since = Annotated[
     str | None,
-    typer.Option("--since", help="Only messages put since: 2h ago, or 2026-01-31T12:00Z."),
+    typer.Option(
+        "--since",
+        help="Only messages put (with --from: given up) since: 2h ago, or 2026-01-31T12:00Z.",
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
 UpTo = Annotated[
