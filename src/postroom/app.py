@@ -1,7 +1,6 @@
 """Postroom: puts a store, a broker and the steps together, and runs them."""
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Self
 
+from postroom._signals import stopped_by_signals
 from postroom._tasks import task_group
 from postroom.broker import Broker
 from postroom.consumer import Consumer
@@ -115,26 +115,16 @@ class Postroom:
     async def serve(self, *consumers: Consumer) -> None:
         """Run a relay and these consumers until SIGTERM or Ctrl-C, and end them in order.
 
-        A second signal has its usual effect. If one of them fails, the others are ended and its
-        error is raised.
+        A second signal within a second says the same, because some senders signal the process and
+        its group; a later one has its usual effect. If one of them fails, the others are ended
+        and its error is raised.
         """
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        signals = (signal.SIGINT, signal.SIGTERM)
-
-        def end() -> None:
-            for one in signals:
-                loop.remove_signal_handler(one)
-            stop.set()
-
-        for one in signals:
-            loop.add_signal_handler(one, end)
-        try:
+        stop = asyncio.Event()
+        with stopped_by_signals(stop):
             async with task_group() as group:
                 group.create_task(self.run_relay(stop))
                 for consumer in consumers:
                     group.create_task(self.run_consumer(consumer, stop))
-        finally:
-            end()
 
     @asynccontextmanager
     async def running_relay(self) -> AsyncIterator[Relay]:

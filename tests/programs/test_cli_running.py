@@ -178,9 +178,10 @@ def test_two_signals_at_once_are_one(shop: Shop) -> None:
 
 AGAIN = dedent("""
     import asyncio, signal, sys, threading
+    from postroom import _signals
     from postroom.cli import start
 
-    kind, start._ONE_WISH = signal.Signals[sys.argv[1]], float(sys.argv[2])
+    kind, _signals._ONE_WISH = signal.Signals[sys.argv[1]], float(sys.argv[2])
 
     async def main() -> None:
         stop, release = asyncio.Event(), threading.Event()

@@ -3,9 +3,14 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -255,6 +260,16 @@ async def test_by_default_trouble_is_logged_with_its_traceback(
     assert "in handle" in caplog.text
 
 
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """Have the handlers of signals back when the test is over."""
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for kind, earlier in before.items():
+        signal.signal(kind, earlier)
+
+
+@pytest.mark.usefixtures("own_signals")
 async def test_serve_ends_in_order_at_a_signal(settings: Settings) -> None:
     stopped, started = Arrival(events.RelayStopped), Arrival(events.ConsumerStarted)
     postroom = Postroom(settings, observers=[stopped, started])
@@ -269,4 +284,50 @@ async def test_serve_ends_in_order_at_a_signal(settings: Settings) -> None:
         await asyncio.wait_for(serving, 5)
 
     await stopped.wait()
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+async def test_serve_gives_the_signals_back_where_none_came(settings: Settings) -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+
+    async with Postroom(settings) as postroom:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(postroom.serve(), 0.1)
+
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+SERVING = dedent("""
+    import asyncio, signal, sys, time
+    from postroom import _signals
+    from postroom.app import Postroom
+    from postroom.settings import Settings
+
+    _signals._ONE_WISH = float(sys.argv[1])
+
+    async def main() -> None:
+        async with Postroom(Settings(store="memory:", broker="memory:")) as postroom:
+            asyncio.get_running_loop().call_later(0.2, signal.raise_signal, signal.SIGINT)
+            await postroom.serve()
+            time.sleep(0.01)
+            signal.raise_signal(signal.SIGINT)
+
+    asyncio.run(main())
+    time.sleep(0.01)
+    signal.raise_signal(signal.SIGINT)
+    print("ended")
+""")
+
+
+@pytest.mark.parametrize(("wish", "code", "said"), [(1000, 0, "ended\n"), (0, -2, "")])
+def test_serve_takes_two_signals_at_once_for_one(wish: int, code: int, said: str) -> None:
+    """Also where it has returned by then; a later one has its usual effect."""
+    process = subprocess.run(
+        [sys.executable, "-c", SERVING, str(wish)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert (process.returncode, process.stdout) == (code, said), process.stderr
+    assert ("KeyboardInterrupt" in process.stderr) is bool(code)

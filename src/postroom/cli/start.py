@@ -6,16 +6,15 @@ import getpass
 import logging
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, TypeVar
 
 import typer
 
+from postroom import _signals
 from postroom.app import Postroom
 from postroom.cli.exits import Exit
 from postroom.cli.screen import say
@@ -31,8 +30,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Count exactly, change n
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _TICK = 1.0
-_ONE_WISH = 1.0
-"""Seconds in which a second signal says the same as the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,36 +93,11 @@ def logging_to_stderr(settings: Settings) -> Iterator[LogObserver]:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM or Ctrl-C; a later second one ends the process at once.
-
-    Two of them within a second are one wish: `timeout` signals the process and its group. After
-    a signal the handlers stay until the process ends, which may take its time.
-    """
-    loop = asyncio.get_running_loop()
-    first: list[float] = []
-
-    def on_signal(number: int, _: FrameType | None) -> None:
-        if not first:
-            first.append(time.monotonic())
-            loop.call_soon_threadsafe(_stopping, stop, signal.Signals(number))
-        elif time.monotonic() - first[0] > _ONE_WISH:
-            # Raised by the system: an exception would wait for the threads of handlers.
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-    before = {kind: signal.signal(kind, on_signal) for kind in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    """Set `stop` on SIGTERM or Ctrl-C and say so; a later second one ends the process at once."""
+    with _signals.stopped_by_signals(
+        stop, lambda kind: say(f"{kind.name}: stopping"), at_once=True
+    ):
         yield
-    finally:
-        if not first:
-            for kind, earlier in before.items():
-                signal.signal(kind, earlier)
-
-
-def _stopping(stop: asyncio.Event, kind: signal.Signals) -> None:
-    if not stop.is_set():
-        say(f"{kind.name}: stopping")
-        stop.set()
 
 
 @asynccontextmanager
