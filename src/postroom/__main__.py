@@ -15,7 +15,7 @@ def run() -> None:
     except ModuleNotFoundError as error:
         if error.name not in {"typer", "rich"}:
             raise
-        sys.exit("postroom: the command line needs more: pip install 'postroom[cli]'")
+        sys.exit("postroom: the command line needs more: install the extra `cli` of postroom")
 
 
 if __name__ == "__main__":

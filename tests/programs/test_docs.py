@@ -3,17 +3,30 @@
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+from postroom.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+
+
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for folder in (".", "docs", "examples")
+    for path in (ROOT / folder).glob("*.md" if folder == "." else "**/*.md")
+)
+COMMANDS: Any = typer.main.get_command(app)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +156,49 @@ def test_every_python_block_is_python(page: str) -> None:
     for block in blocks(page):
         if block.language == "python":
             compile(block.text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def typed(page: str) -> Iterator[str]:
+    """Go through the `postroom ...` commands of a page, in blocks and within sentences."""
+    text = (ROOT / page).read_text()
+    command = r"(?:\w+=(?:'[^'\n]*'|\S+) )*postroom [^`\n]+"
+    yield from re.findall(rf"^(?:\$ )?({command})$", text, re.MULTILINE)
+    yield from re.findall(rf"`({command})`", text)
+
+
+def refused(line: str) -> str:
+    """Return why the command line would refuse this line, or a shell would change it."""
+    if re.search(r"[?*&;]", re.sub(r"'[^']*'|\"[^\"]*\"", "", line.partition(" #")[0])):
+        return "a character that the shell reads is not quoted"
+    words = shlex.split(line, comments=True)
+    words = words[words.index("postroom") + 1 :]
+    command, known = COMMANDS, {"--help"}
+    for word in words:
+        if word in {">", "|"}:
+            break
+        known |= {name for each in command.params for name in each.opts}
+        children = getattr(command, "commands", {})
+        if word.startswith("-"):
+            continue
+        if children and word in children:
+            command = children[word]
+        # Neither a placeholder nor the value of a global option.
+        elif children and not word.isupper() and "." not in word:
+            return f"there is no command {word!r}"
+    known |= {name for each in command.params for name in each.opts}
+    unknown = [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
+    return f"there are no options {unknown}" if unknown else ""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_exists(page: str) -> None:
+    assert {line: why for line in typed(page) if (why := refused(line))} == {}
+
+
+def test_a_wrong_command_would_be_found() -> None:
+    assert "'--store'" in refused("postroom init --store sqlite:///shop.db")
+    assert "'unde'" in refused("POSTROOM_STORE=a postroom unde list")
+    assert "'lst'" in refused("postroom dead lst --from billing")
+    assert "quoted" in refused("POSTROOM_STORE=postgresql://db/shop?schema=a postroom init")
+    assert not refused("POSTROOM_STORE='postgresql://db/shop?schema=a' postroom init --json")
+    assert sum(len(list(typed(page))) for page in PAGES) > 50

@@ -138,7 +138,7 @@ async def ground(store: str, will: Will, *, keep: bool = False) -> AsyncIterator
         return
     if find_spec("asyncpg") is None:
         raise DriverMissing(
-            "the lab needs asyncpg for PostgreSQL: pip install postroom[postgresql]"
+            "the lab needs asyncpg for PostgreSQL: install the extra `postgresql` of postroom"
         )
     if store != POSTGRESQL:
         require_answer(store)
