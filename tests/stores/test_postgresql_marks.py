@@ -296,6 +296,24 @@ async def test_a_restored_database_is_read_from_its_own_marks(ground: Ground) ->
     assert await lost(ground, store, lanes) == []
 
 
+async def test_an_emptied_table_that_begins_anew_is_noticed_by_a_sweep(ground: Ground) -> None:
+    """Nothing above the marks tells of it: what is put now lies below them."""
+    store = await ground.store()
+    lanes = await lease(store)
+    await ground.put(*(message(str(n)) for n in range(50)))
+    await store.settle(lanes, sent(*await ground.look(store, lanes)), keep=False)
+    await ground.raised(store, lanes)
+    ground.clock.advance(60)
+    await lease(store)  # which writes the marks down
+    await ground.sql("truncate postroom_outbox restart identity")
+    await ground.put(message("first"), message("second"))
+    assert ids(await ground.look(store, lanes)) == []
+
+    await store.sweep(lanes, limit=10, orphans=True)
+
+    assert ids(await ground.look(store, lanes)) == ["first", "second"]
+
+
 async def test_marks_are_forgotten_with_the_connections(ground: Ground) -> None:
     store = await ground.store()
     lanes = await lease(store)

@@ -106,9 +106,7 @@ class Marks:
 
     def propose(self, candidate: Candidate) -> None:
         """Wait for a snapshot that sees everything up to this candidate's position."""
-        if any(mark.place > candidate.position for mark in self._lanes.values()):
-            # The sequence has gone back: another server, or a restored one.
-            self.forget()
+        self.receded(candidate.position)
         self._candidate = candidate
         self._stirred = False
         self._propose_at = self._tick() + PROPOSE_EVERY
@@ -136,6 +134,17 @@ class Marks:
         owned = set(lanes)
         for lane in [lane for lane in self._lanes if lane not in owned]:
             del self._lanes[lane]
+
+    def receded(self, position: int) -> bool:
+        """Forget everything, and return True, if the sequence has gone back to before a mark.
+
+        It is that of another server, of a restored one, or of a table emptied with RESTART
+        IDENTITY; what is put now would have its place below the marks.
+        """
+        if all(mark.place <= position for mark in self._lanes.values()):
+            return False
+        self.forget()
+        return True
 
     def forget(self) -> None:
         """Forget everything: the next read begins at the marks in the lanes' rows."""

@@ -482,6 +482,9 @@ where entry.state = 'ready' and entry.route = :route and entry.lane = :number
     and entry.seq + 0 <= :mark
 order by entry.seq + 0 limit 1;
 
+-- name: lower-marks
+update postroom_lane set nudges = nudges + 1, mark = :position where mark > :position;
+
 -- name: nudge-lane
 update postroom_lane set nudges = nudges + 1, mark = least(mark, cast(:seq as bigint) - 1)
 where route = :route and number = :number;

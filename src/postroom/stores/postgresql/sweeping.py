@@ -87,11 +87,17 @@ class Found:
     routes: dict[str, Todo] = field(default_factory=dict)
     below: tuple[Lane, int] | None = None
     """A ready row below the mark of its lane."""
+    receded: int | None = None
+    """Where the sequence is, if it has gone back to before a mark."""
 
     @property
     def anything(self) -> bool:
         """Whether anything is to be written."""
-        return self.below is not None or any(todo.anything for todo in self.routes.values())
+        return (
+            self.below is not None
+            or self.receded is not None
+            or any(todo.anything for todo in self.routes.values())
+        )
 
     @property
     def next_due(self) -> datetime | None:
@@ -121,6 +127,8 @@ async def look(
                     todo.due.append(number)
         rows = await work.rows("expired-parked", route=route, numbers=numbers, limit=limit)
         todo.parked = [tuple(row) for row in rows]
+    if orphans and marks.receded(position := await work.value("position")):
+        found.receded = position
     if orphans and progress.keys.left:
         with progress.keys:
             for route, owned in by_route(lanes).items():
@@ -144,6 +152,8 @@ async def sweep(
         ours = [lane for lane in owned if lane.number in numbers]
         if ours:
             swept = await _sweep(work, marks, ours, todo, swept, limit)
+    if found.receded is not None:
+        await work.change("lower-marks", position=found.receded)
     if found.below is not None:
         lane, seq = found.below
         await work.change("nudge-lane", route=lane.route, number=lane.number, seq=seq)
