@@ -1,10 +1,11 @@
 """Connections of asyncpg, single or from a pool."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from postroom.connections.dbapi import CLOSED
 from postroom.connections.paramstyle import bind
@@ -40,7 +41,11 @@ class AsyncpgConnection(Protocol):
 
 
 class AsyncpgPool(Protocol):
-    """An open `asyncpg.Pool`."""
+    """An `asyncpg.Pool`."""
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Open it; one that was open or closed already stays as it is."""
+        ...
 
     def acquire(self, *, timeout: float | None = None) -> Awaitable[Any]:
         """Return a connection once one is free."""
@@ -80,7 +85,10 @@ async def require(connection: AsyncpgConnection) -> None:
 
 
 def asyncpg_transactions(
-    pool: AsyncpgPool, *, patience: timedelta = _PATIENCE, **options: Any
+    pool: AsyncpgPool | Callable[[], AsyncpgPool],
+    *,
+    patience: timedelta = _PATIENCE,
+    **options: Any,
 ) -> "Callable[[], AbstractAsyncContextManager[asyncpg.Connection]]":
     """Return a function that opens a transaction on a connection of the pool, for `async with`.
 
@@ -88,18 +96,65 @@ def asyncpg_transactions(
     the connection back. It raises StoreUnavailable where the pool has no connection to give for
     so long (`patience`), or the connection was lost. `options` go to `connection.transaction`,
     such as `isolation="serializable"`.
+
+    A pool that nobody has opened yet is opened by the first transaction. `pool` may also be a
+    function that makes one, such as `lambda: asyncpg.create_pool(...)`: it is called on the event
+    loop that uses the pool, which a module that is imported before does not have.
     """
+    pools = _Pools(pool)
 
     @asynccontextmanager
     async def begin() -> AsyncIterator[Any]:
-        connection = await _acquired(pool, patience)
+        opened = await pools.opened()
+        connection = await _acquired(opened, patience)
         try:
             async with _transaction(connection, options):
                 yield connection
         finally:
-            await _released(pool, connection)
+            await _released(opened, connection)
 
     return begin
+
+
+class _Pools:
+    """The pool, open: the one given, or one of each event loop by the function given."""
+
+    def __init__(self, pool: AsyncpgPool | Callable[[], AsyncpgPool]) -> None:
+        self._pool = pool
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+        self._turns = WeakKeyDictionary()
+        self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncpgPool]
+        self._opened = WeakKeyDictionary()
+
+    async def opened(self) -> AsyncpgPool:
+        loop = asyncio.get_running_loop()
+        if (found := self._opened.get(loop)) is not None:
+            return found
+        async with self._turns.setdefault(loop, asyncio.Lock()):
+            if (found := self._opened.get(loop)) is None:
+                found = self._pool() if callable(self._pool) else self._pool
+                await _open(found, loop)
+                self._opened[loop] = found
+            return found
+
+
+async def _open(pool: Any, loop: asyncio.AbstractEventLoop) -> None:
+    """Open a pool that nobody has opened, without a connection yet.
+
+    asyncpg would close it for good where the first connection fails, and keep it on the loop that
+    was there when it was made; its only way to say otherwise is at its making.
+    """
+    if not getattr(pool, "_initialized", True) and not getattr(pool, "_initializing", False):
+        for name, value in (("_initsize", 0), ("_loop", loop)):
+            if hasattr(pool, name):
+                setattr(pool, name, value)
+    from asyncpg import InterfaceError
+
+    if hasattr(pool, "__await__"):
+        try:
+            await pool
+        except InterfaceError as error:
+            raise StoreUnavailable(f"the pool gives no connection: {error}") from error
 
 
 async def _acquired(pool: AsyncpgPool, patience: timedelta) -> Any:

@@ -26,6 +26,7 @@ _SQLITE = {
 }
 _LOST = "the connection to the database was lost"
 _NOT_REACHED = "the database could not be reached"
+_CLOSED = "the pool of connections is closed"
 _NO_CONNECTION = "no connection of the pool became free in time"
 _RECONNECT = "8s2b"
 """SQLAlchemy's code of an error that an invalidated connection raises until it is rolled back."""
@@ -100,6 +101,8 @@ def _without_code(error: BaseException) -> str | None:
     """Judge what the client libraries raise on their own account."""
     if _from("sqlalchemy.exc", error):
         return _sqlalchemy(error)
+    if _from("psycopg_pool", error) and _is(error, "PoolClosed"):
+        return _CLOSED
     if _from("psycopg_pool", error) or _from("psycopg2.pool", error):
         return _NO_CONNECTION
     if _from("psycopg", error) or _from("psycopg2", error):

@@ -145,7 +145,8 @@ def psycopg_transactions(pool: Any) -> Callable[[], Any]:
 
     Each `with begin() as connection:` (`async with`, if the pool is an asynchronous one) commits
     at the end, rolls back on an error, and gives the connection back. When one was lost, the
-    pool is told to look for others that were lost with it, instead of lending them one by one.
+    pool is told to look for others that were lost with it, instead of lending them one by one. A
+    pool that nobody has opened yet (`open=False`) is opened by the first transaction.
     """
 
     def begin() -> Any:
@@ -158,6 +159,9 @@ def psycopg_transactions(pool: Any) -> Callable[[], Any]:
 @contextmanager
 def _plain(pool: Any, lent: AbstractContextManager[Any]) -> Iterator[Any]:
     connection: Any = None
+    if getattr(pool, "closed", False) is True:
+        # Opens one that never was; one that was raises PoolClosed.
+        pool.open()
     try:
         with lent as connection, connection.transaction():
             try:
@@ -175,6 +179,8 @@ def _plain(pool: Any, lent: AbstractContextManager[Any]) -> Iterator[Any]:
 @asynccontextmanager
 async def _awaited(pool: Any, lent: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
     connection: Any = None
+    if getattr(pool, "closed", False) is True:
+        await pool.open()
     try:
         async with lent as connection, connection.transaction():
             try:
