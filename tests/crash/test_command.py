@@ -45,6 +45,13 @@ def test_wrong_use_ends_with_two(arguments: Sequence[str]) -> None:
     assert done.stderr
 
 
+def test_a_variant_that_nothing_catches_here_is_told_where_it_is_caught() -> None:
+    done = lab("--plant", "by-position")
+
+    assert "nothing catches by-position on sqlite" in done.stderr
+    assert "--store postgresql" in done.stderr
+
+
 def test_a_database_where_nobody_answers_ends_with_three() -> None:
     done = lab("--store", f"postgresql://shop:secret@127.0.0.1:{free_port()}/shop")
 

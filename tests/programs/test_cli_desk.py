@@ -188,6 +188,13 @@ def test_an_unknown_group_exits_with_4_and_a_suggestion(shop: Shop) -> None:
     assert "did you mean 'shipping'?" in done.err
 
 
+def test_a_missing_id_is_told_where_consumers_keep_theirs(shop: Shop) -> None:
+    done = shop.cli("dead", "show", "nothing")
+
+    assert done.code == 4
+    assert "--from GROUP" in done.err
+
+
 # held
 
 

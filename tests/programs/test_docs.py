@@ -161,7 +161,7 @@ def test_every_python_block_is_python(page: str) -> None:
 def typed(page: str) -> Iterator[str]:
     """Go through the `postroom ...` commands of a page, in blocks and within sentences."""
     text = (ROOT / page).read_text()
-    command = r"(?:\w+=(?:'[^'\n]*'|\S+) )*postroom [^`\n]+"
+    command = r"(?:\w+=(?:'[^'\n]*'|\S+) )*postroom [-\w][^`\n]*"
     yield from re.findall(rf"^(?:\$ )?({command})$", text, re.MULTILINE)
     yield from re.findall(rf"`({command})`", text)
 
