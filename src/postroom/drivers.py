@@ -233,7 +233,7 @@ def _imported(what: str, driver: _Driver) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"{what}: the client library {error.name!r} is missing: "
-            f"pip install 'postroom[{driver.extra}]'"
+            f"install the extra `{driver.extra}` of postroom"
         ) from error
 
 

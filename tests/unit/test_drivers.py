@@ -116,7 +116,7 @@ def test_a_client_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPat
     reason = refusal("postgresql://host/shop")
 
     assert reason == (
-        "store: the client library 'asyncpg' is missing: pip install 'postroom[postgresql]'"
+        "store: the client library 'asyncpg' is missing: install the extra `postgresql` of postroom"
     )
 
 
