@@ -303,3 +303,21 @@ def test_begin_immediately_waits_at_the_beginning(engine: sa.Engine, path: Path)
 def test_begin_immediately_leaves_autocommit_alone(engine: sa.Engine) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("vacuum")
+
+
+@pytest.mark.parametrize(("table", "noted"), [("orders", False), ("postroom_outbox", True)])
+def test_only_errors_of_our_own_statements_speak_of_our_tables(
+    engine: sa.Engine, outbox: SyncOutbox, table: str, *, noted: bool
+) -> None:
+    """A put flushes the session first, whose table may lack something too."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"drop table {table}")
+
+    with Session(engine) as session:
+        session.add(Order(id="a"))
+        with pytest.raises(sa.exc.OperationalError, match=table) as caught:
+            outbox.put(session, OrderPlaced("a"))
+
+    notes = getattr(caught.value, "__notes__", [])
+    assert [note for note in notes if "postroom init" in note] == notes
+    assert bool(notes) is noted

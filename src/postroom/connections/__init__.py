@@ -86,7 +86,7 @@ def run(connection: SyncConnection, statement: Statement) -> int:
     try:
         return client.run(connection, statement)
     except Exception as error:
-        explain(error)
+        explain(error, statement)
         raise
 
 
@@ -100,7 +100,7 @@ async def run_async(connection: AsyncConnection, statement: Statement) -> int:
     try:
         return await client.run(connection, statement)
     except Exception as error:
-        explain(error)
+        explain(error, statement)
         raise
 
 

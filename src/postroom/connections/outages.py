@@ -4,8 +4,10 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
+from postroom.connections.paramstyle import STYLES, translate
 from postroom.connections.sqlstates import away, conflicting, failed, missing, sqlstate
 from postroom.errors import NoTransaction, StoreUnavailable
+from postroom.statement import Statement
 
 FAILED = (
     "an earlier statement of the transaction failed, and the database ignores whatever follows; "
@@ -53,20 +55,29 @@ def conflict(error: BaseException) -> bool:
     return any(conflicting(sqlstate(_original(cause))) for cause in _causes(error))
 
 
-def explain(error: Exception) -> None:
+def explain(error: Exception, statement: Statement) -> None:
     """Add what to do to the error of a statement of ours.
 
+    SQLAlchemy may have flushed the caller's own objects before it: their errors stay as they are.
     Raises NoTransaction where the statement was ignored because the transaction had failed.
     """
     original = _original(error)
     code = sqlstate(original)
     if failed(code):
         raise NoTransaction(FAILED) from error
-    if getattr(original, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR or missing(code):
+    at_fault = getattr(original, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR or missing(code)
+    if at_fault and _is_ours(getattr(error, "statement", None), statement):
         error.add_note(
             "The tables of Postroom may be missing in this database, or be of another version: "
             "run `postroom init`, or `await store.migrate()`."
         )
+
+
+def _is_ours(failed_sql: object, statement: Statement) -> bool:
+    """Whether the SQL that SQLAlchemy names is the statement, in whichever style; True for none."""
+    if not isinstance(failed_sql, str):
+        return True
+    return any(failed_sql == translate(statement.sql, style)[0] for style in STYLES)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -21,6 +21,8 @@ _TOKENS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+STYLES = ("named", "pyformat", "numeric", "numeric_dollar", "qmark", "format")
+
 
 def bind(statement: Statement, style: str) -> tuple[str, Sequence[Any]]:
     """Return the statement's SQL and rows in the style (PEP 249, or `numeric_dollar`)."""
