@@ -290,6 +290,7 @@ async def test_a_deadlock_costs_no_attempt(billing: PostgresqlBilling) -> None:
     """Two handlers take two rows in opposite orders, and meet in between."""
     barrier, both = threading.Barrier(2), asyncio.Event()
     arrived: list[str] = []
+    holding: set[str] = set()
 
     def take(article: str) -> Statement:
         return Statement(
@@ -307,7 +308,8 @@ async def test_a_deadlock_costs_no_attempt(billing: PostgresqlBilling) -> None:
         async def awaited() -> None:
             await first(context.connection)
             if meets:
-                if len(set(arrived)) == 2:
+                holding.add(order.customer)
+                if len(holding) == 2:
                     both.set()
                 await both.wait()
             await second(context.connection)
