@@ -209,11 +209,11 @@ def _check_server(what: str, url: str) -> None:
         or any(int(port) > _LAST_PORT for port in ports)
         or not all("=" in field for field in fields if field)
     ):
-        scheme = scheme_of(url)
         raise SettingsError(
-            f"{what}: not an address such as {scheme}://user:password@host:port/name, with a "
-            "number for the port; in a user or password write / as %2F, ? as %3F, # as %23, "
-            "@ as %40, : as %3A, [ as %5B, ] as %5D and % as %25"
+            f"{what}: the address cannot be read: in a user or password write / as %2F, ? as %3F, "
+            "# as %23, @ as %40, : as %3A, [ as %5B, ] as %5D and % as %25; a port is a number; "
+            # Last, because an `@` behind an address looks like a part of it, and would be hidden.
+            f"write it as in {scheme_of(url)}://user:password@host:port/name"
         )
 
 
