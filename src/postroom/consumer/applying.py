@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from postroom.connections import AsyncConnection, SyncConnection
 from postroom.consumer.context import AsyncContext, Context
 from postroom.consumer.handlers import Handler
-from postroom.errors import NoTransaction, SettingsError
+from postroom.errors import NoTransaction, SettingsError, StoreUnavailable
 from postroom.events import Handled, Handling, Observers
 from postroom.inbox import Inbox
 from postroom.message import Message
@@ -20,6 +20,12 @@ _ENDED = (
     "the handler committed or rolled back the transaction, or closed the connection; leave that "
     "to the consumer, which commits the effect together with the inbox row (or it went on after a "
     "statement had failed, and PostgreSQL turns the commit into a rollback: use a savepoint)"
+)
+
+
+_UNANSWERED = (
+    "the commit was not answered: whether it holds is not known; the message comes again, and has "
+    "no effect if it does"
 )
 
 
@@ -105,7 +111,7 @@ class SyncApplying:
     def _apply(
         self, handler: Handler, event: object, message: Message, attempt: int | None
     ) -> bool:
-        begun = False
+        begun = handled = False
         try:
             with self._transaction() as connection:
                 if not self._inbox.first(connection, message.id):
@@ -121,8 +127,11 @@ class SyncApplying:
                 )
                 handler(event, context)
                 self._require_untouched(connection, message)
+                handled = True
                 self._observers.emit(Handled(consumer=self._consumer, message=message))
         except Exception as error:
+            if handled and isinstance(error, OSError):
+                raise StoreUnavailable(_UNANSWERED) from error
             if begun or isinstance(error, SettingsError):
                 raise
             raise NotBegunError from error
@@ -175,7 +184,7 @@ class AsyncApplying:
         self, handler: Handler, event: object, message: Message, attempt: int | None
     ) -> bool:
         """Apply on the loop; see Applying."""
-        begun = False
+        begun = handled = False
         try:
             async with self._transaction() as connection:
                 if not await self._inbox.first_async(connection, message.id):
@@ -191,8 +200,11 @@ class AsyncApplying:
                 )
                 await handler(event, context)
                 await self._require_untouched(connection, message)
+                handled = True
                 self._observers.emit(Handled(consumer=self._consumer, message=message))
         except Exception as error:
+            if handled and isinstance(error, OSError):
+                raise StoreUnavailable(_UNANSWERED) from error
             if begun or isinstance(error, SettingsError):
                 raise
             raise NotBegunError from error

@@ -116,9 +116,11 @@ class Handling:
     ) -> tuple[Result, str]:
         message = delivery.message
         away = _why_away(error)
+        # A handler that has not run cannot have provoked what looks like an outage.
+        innocent = isinstance(error, NotBegunError) and outage(error) is not None
         if isinstance(error, NotBegunError) and error.__cause__ is not None:
             error = error.__cause__
-        if away is not None and self._excuses.excuse(message.id):
+        if away is not None and (innocent or self._excuses.excuse(message.id)):
             await self._tell(delivery, delivery.release())
             return Result.RETURNED, printable(away)
         reason = reason_of(error)

@@ -28,6 +28,8 @@ _LATE = 8
 _SILENCE = 20
 """Seconds within which a consumer whose wire is dead notices: its client waits for an answer, and
 then, in vain, for that of a rollback."""
+_WAITING = 5
+"""Batches that wait for a consumer when the database begins to refuse writes."""
 _ENDED = 40
 """Sessions that are ended in the middle of a transaction."""
 
@@ -113,13 +115,26 @@ async def wire_cut(stage: Stage) -> None:
 async def read_only(stage: Stage) -> None:
     """The server refuses every write for a while, as a primary that was demoted."""
     services = await open_shop(stage)
-    complaints = Complaints(stage, "relay", "consumer", "orders")
+    # A consumer that waits for messages notices nothing, and now none come: one has some before.
+    shipping = stage.actors["shipping-1"]
+    shipping.terminate()
+    await stage.ended(shipping)
+    before = _published(stage)
+    await stage.until("messages wait for shipping", lambda: _published(stage) > before + _WAITING)
+    complaints = Complaints(stage, "relay", "orders")
     async with power.read_only(stage):
+        told = len(shipping.said("ConsumerPaused"))
+        shipping.start()
+        await said_more(stage, shipping, "ConsumerPaused", told)
         await complaints.of_all()
     stage.healed()
     await stage.goes_on("writes were allowed again", SOON)
     await close_shop(stage, services)
     await nobodys_fault(stage)
+
+
+def _published(stage: Stage) -> int:
+    return sum(len(actor.said("Published")) for actor in stage.actors_of("relay"))
 
 
 async def held_snapshot(stage: Stage) -> None:
