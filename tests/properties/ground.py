@@ -103,6 +103,11 @@ class SqliteGround:
         self._folder.cleanup()
 
 
+_PATIENCE = timedelta(seconds=20)
+"""A machine that is busy with other things is no outage."""
+_LOCK_PATIENCE = "500ms"
+
+
 class PostgresqlGround:
     """Callers hold a `psycopg.Connection`; a stranger may let nobody else write."""
 
@@ -112,12 +117,11 @@ class PostgresqlGround:
         self._stranger = place.watcher
         self._locked = False
         store = PostgresqlStore(
-            url,
-            schema=place.schema,
-            clock=clock,
-            # A lock is waited for half as long as a statement may take.
-            patience=Patience(statement=timedelta(seconds=1)),
+            url, schema=place.schema, clock=clock, patience=Patience(statement=_PATIENCE)
         )
+        queries = store._database._sql
+        begin = queries["begin-write"].replace("{lock}", f"'{_LOCK_PATIENCE}'")
+        store._sql = store._database._sql = {**queries, "begin-write": begin}
         store._marks = Marks(clock.elapsed)
         store._progress = Progress(keys=Budget(clock.elapsed), below=Budget(clock.elapsed))
         self.store: Store = store

@@ -204,6 +204,6 @@ MemoryMachine.TestCase.settings = settings(
 SqliteMachine.TestCase.settings = settings(
     max_examples=500 if LONG else 15, stateful_step_count=STEPS
 )
-limit = pytest.mark.timeout(3600 if LONG else 120)
+limit = pytest.mark.timeout(3600 if LONG else 600)
 TestMemory = limit(MemoryMachine.TestCase)
 TestSqlite = limit(SqliteMachine.TestCase)

@@ -166,6 +166,7 @@ def test_what_is_planted_on_sqlite_is_found(plant: Plant, monkeypatch: pytest.Mo
         _run(SqliteMachine, 100)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("server", needed(postgresql_servers()[-1:], "PostgreSQL"))
 @pytest.mark.parametrize("plant", ON_POSTGRESQL, ids=lambda plant: plant.__name__)
 def test_what_is_planted_on_postgresql_is_found(

@@ -20,7 +20,7 @@ def machine_on(server: Server) -> type[OutboxMachine]:
     return PostgresqlMachine
 
 
-@pytest.mark.timeout(3600 if LONG else 180)
+@pytest.mark.timeout(3600 if LONG else 900)
 @pytest.mark.parametrize("server", needed(postgresql_servers(), "PostgreSQL"))
 def test_the_rules_hold_on_postgresql(server: Server) -> None:
     run_state_machine_as_test(
