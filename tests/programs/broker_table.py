@@ -7,6 +7,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from postroom.broker import BrokerFeatures
@@ -42,7 +43,7 @@ def _meanings() -> dict[str, str]:
     source = ast.parse(textwrap.dedent(inspect.getsource(BrokerFeatures)))
     body = source.body[0].body if isinstance(source.body[0], ast.ClassDef) else []
     found: dict[str, str] = {}
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             assert isinstance(text, ast.Expr)
             said = ast.literal_eval(text.value).rstrip(".")
