@@ -28,9 +28,7 @@ set local enable_bitmapscan = off;
 -- name: woken
 -- 0, and wakes whoever sleeps; the same as in the table's own default for `created_at`.
 case
-    when pg_sequence_last_value('postroom_asleep') > 0
-        and pg_sequence_last_value('postroom_asleep')
-            > extract(epoch from clock_timestamp()) * 1000000
+    when pg_sequence_last_value('postroom_asleep') > date_part('epoch', clock_timestamp()) * 1000000
         then postroom_wake('postroom_asleep', 'postroom_outbox')
     else 0
 end;
@@ -39,8 +37,9 @@ end;
 insert into postroom_outbox
     (id, route, lane, version, expires_at, key, type, topic, content_type, headers, payload)
 values
-    (:id, :route, :lane, cast(:version as bigint), cast(:expires_at as bigint),
-     :key, :type, :topic, :content_type, :headers, :payload);
+    (cast(:id as text), cast(:route as text), cast(:lane as smallint), cast(:version as bigint),
+     cast(:expires_at as bigint), cast(:key as text), cast(:type as text), cast(:topic as text),
+     cast(:content_type as text), cast(:headers as text), cast(:payload as bytea));
 
 -- name: insert-many
 insert into postroom_outbox
