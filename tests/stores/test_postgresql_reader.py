@@ -97,8 +97,9 @@ async def test_a_read_that_takes_too_long_is_an_outage_and_not_run_twice(ground:
     async with ground.connected() as other, other.transaction():
         await other.execute("lock table postroom_outbox")
 
-        with pytest.raises(StoreUnavailable, match="57014"):
-            await ground.look(store, lanes)
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreUnavailable, match="57014"):
+                await ground.look(store, lanes)
 
     assert not own(store).ready
     assert await ground.look(store, lanes) == []
