@@ -12,8 +12,8 @@ from bench.postgresql.ground import Ground
 from bench.postgresql.running import opened, relayed
 from postroom.relay import Relay
 
-LOOK = 0.005
-"""Seconds that a relay needs at least from a wake-up until it sleeps again."""
+LOOK = 0.0025
+"""Seconds that a relay needs at least for a look; it takes two from a wake-up until it sleeps."""
 
 
 async def sleep(ground: Ground) -> int:

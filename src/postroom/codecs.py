@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 from uuid import UUID
@@ -74,7 +74,7 @@ def encode_to(event: object, options: PutOptions, topic_of: Callable[[str], str]
         deliver_at=options.get("deliver_at"),
         expires_at=options.get("expires_at"),
     )
-    check(message)
+    _check_fields(message)
     return message
 
 
@@ -109,10 +109,15 @@ def check(message: Message) -> None:
         raise InvalidMessage(
             f"id {message.id!r:.80} is not a UUID in lower case with hyphens; use str(new_id())"
         )
-    _check_text("type", message.type, MAX_TYPE_BYTES)
-    _check_text("content_type", message.content_type, MAX_CONTENT_TYPE_BYTES)
+    _check_fields(message)
+
+
+def _check_fields(message: Message) -> None:
+    """Check everything but payload and id, which are right where we made them ourselves."""
+    _check_name("type", message.type, MAX_TYPE_BYTES)
+    _check_name("content_type", message.content_type, MAX_CONTENT_TYPE_BYTES)
     if message.topic != "":
-        _check_text("topic", message.topic, MAX_TOPIC_BYTES)
+        _check_name("topic", message.topic, MAX_TOPIC_BYTES)
     if message.key is not None:
         _check_text("key", message.key, MAX_KEY_BYTES, empty="use None for a message without a key")
     if message.version is not None:
@@ -126,6 +131,11 @@ def check(message: Message) -> None:
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HEADER_NAME = re.compile(r"[!-9;-~]+")
 _VERSIONS = range(-(2**63), 2**63)
+
+
+def _check_name(field: str, value: object, limit: int) -> None:
+    """Check a text of which a process has few; those that were right are remembered."""
+    (_remembered if type(value) is str else _check_text)(field, value, limit)
 
 
 def _check_text(field: str, value: object, limit: int, *, empty: str = "give it a name") -> None:
@@ -144,6 +154,9 @@ def _check_text(field: str, value: object, limit: int, *, empty: str = "give it 
             raise InvalidMessage(f"{field} {_surrogate(error)}") from error
     if size > limit:
         raise InvalidMessage(f"{field} has {size} bytes in UTF-8, {limit} allowed")
+
+
+_remembered = lru_cache(maxsize=1024)(_check_text)
 
 
 def _surrogate(error: UnicodeEncodeError) -> str:
@@ -257,14 +270,24 @@ def _decoder(cls: Any) -> Callable[[bytes], object]:
 
 
 @cache
-def _has_times(cls: Any) -> bool:
-    """Whether a datetime can stand anywhere in the class and come back as one."""
-    return any(isinstance(kind, msgspec.inspect.DateTimeType) for kind in _kinds(cls))
+def _timed_fields(cls: Any) -> Collection[str] | None:
+    """Return the fields of the class in which a datetime can stand and come back as one.
+
+    None if the class has no fields of its own, but datetimes somewhere.
+    """
+    whole = msgspec.inspect.type_info(cls)
+    if isinstance(whole, msgspec.inspect.DataclassType | msgspec.inspect.StructType):
+        return [field.name for field in whole.fields if _has_times(field.type)]
+    return None if _has_times(whole) else ()
 
 
-def _kinds(cls: Any) -> Iterator[msgspec.inspect.Type]:
-    """Go through all types that the class is made of, each once."""
-    waiting: list[object] = [msgspec.inspect.type_info(cls)]
+def _has_times(kind: msgspec.inspect.Type) -> bool:
+    return any(isinstance(part, msgspec.inspect.DateTimeType) for part in _kinds(kind))
+
+
+def _kinds(kind: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
+    """Go through all types that this one is made of, each once."""
+    waiting: list[object] = [kind]
     seen: set[int] = set()
     while waiting:
         item = waiting.pop()
@@ -291,8 +314,8 @@ def _json(event: object, cls: Any) -> bytes:
         raise InvalidMessage(_cause(event, error)) from error
     if not _same(event, back):
         raise InvalidMessage(_cause(event, None))
-    if cls is not Any and _has_times(cls):
-        _refuse_naive(event)
+    if cls is not Any:
+        _refuse_naive(event, cls)
     return payload
 
 
@@ -306,10 +329,21 @@ def _same(event: object, back: object) -> bool:
         return False
 
 
-def _refuse_naive(event: object) -> None:
-    for path, value in _walk(event, ""):
+def _refuse_naive(event: object, cls: Any) -> None:
+    fields = _timed_fields(cls)
+    if fields is None or type(event) is not cls:
+        _refuse_naive_in(event, "")
+        return
+    for name in fields:
+        value = getattr(event, name)
+        if type(value) is not datetime or value.tzinfo is not UTC:
+            _refuse_naive_in(value, f".{name}")
+
+
+def _refuse_naive_in(whole: object, path: str) -> None:
+    for place, value in _walk(whole, path):
         if isinstance(value, datetime) and value.utcoffset() is None:
-            raise InvalidMessage(f"{path} {_NAIVE}")
+            raise InvalidMessage(f"{place} {_NAIVE}")
 
 
 _NAIVE = "is a time without a zone; use datetime.now(UTC)"

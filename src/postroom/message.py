@@ -11,6 +11,26 @@ from typing import TypeVar
 from uuid import UUID
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_NOISE = 0x0FFF_3FFF_FFFF_FFFF_FFFF
+_VERSION_AND_VARIANT = 0x7000_8000_0000_0000_0000
+"""What is random in the last 80 bits of a UUIDv7, and what is not."""
+
+
+def new_id() -> UUID:
+    """Return a UUIDv7 (RFC 9562): 48 bits of milliseconds, then random bits."""
+    return UUID(int=_new_id_number())
+
+
+def _new_id_text() -> str:
+    """Return the text of a new id, without making a UUID of it first: that takes twice as long."""
+    digits = f"{_new_id_number():032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _new_id_number() -> int:
+    millis = time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
+    noise = int.from_bytes(os.urandom(10)) & _NOISE
+    return millis << 80 | noise | _VERSION_AND_VARIANT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +40,7 @@ class Message:
     type: str
     """An explicit, stable name such as `shop.order-placed`; never an import path."""
     payload: bytes
-    id: str = field(default_factory=lambda: str(new_id()))
+    id: str = field(default_factory=_new_id_text)
     """UUIDv7 text, made before any attempt to send; the inbox knows a copy by it."""
     content_type: str = "application/json"
     key: str | None = None
@@ -142,12 +162,3 @@ def message_type(cls: type) -> MessageType | None:
     """Return what `@message` said of this very class (a subclass needs a name of its own)."""
     stamp = cls.__dict__.get(_STAMP)
     return stamp if isinstance(stamp, MessageType) else None
-
-
-def new_id() -> UUID:
-    """Return a UUIDv7 (RFC 9562): 48 bits of milliseconds, then random bits."""
-    millis = time.time_ns() // 1_000_000
-    noise = int.from_bytes(os.urandom(10))
-    value = (millis & 0xFFFF_FFFF_FFFF) << 80 | noise
-    value = value & ~(0xF << 76) | 0x7 << 76
-    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)

@@ -1,6 +1,6 @@
 """The outbox: messages become rows of the caller's own transaction."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Unpack
@@ -96,8 +96,8 @@ class Outbox:
         await run_async(connection, statement)
         return messages
 
-    async def _check(self, connection: AsyncConnection) -> None:
-        await require_transaction_async(connection)
+    def _check(self, connection: AsyncConnection) -> Awaitable[None]:
+        return require_transaction_async(connection)
 
 
 class _Packing:
@@ -120,7 +120,7 @@ class _Packing:
 
     def messages(self, events: tuple[object, ...], options: PutOptions) -> tuple[Message, ...]:
         """Return the messages with their topics; raises if one of them cannot be put."""
-        messages = tuple(self._message(event, options) for event in events)
+        messages = tuple([self._message(event, options) for event in events])
         self._limits.check(messages)
         if len(messages) > 1 and len({each.id for each in messages}) < len(messages):
             raise InvalidMessage("two messages of one call have the same id; put each once")

@@ -54,6 +54,15 @@ def test_a_message_has_an_id_of_its_own_in_canonical_text() -> None:
     assert first.id == str(UUID(first.id))
 
 
+@given(st.integers(min_value=0, max_value=2**48 - 1), st.binary(min_size=10, max_size=10))
+def test_the_id_of_a_message_is_the_text_of_such_an_id(moment: int, noise: bytes) -> None:
+    with (
+        patch("postroom.message.os.urandom", return_value=noise),
+        patch("postroom.message.time.time_ns", return_value=moment * 1_000_000),
+    ):
+        assert Message(type="t", payload=b"").id == str(new_id())
+
+
 def _millis(made_id: UUID) -> int:
     return made_id.int >> 80
 

@@ -1,14 +1,17 @@
 """The queries of relay, person and pruning use their indexes, whatever the statistics say."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
+from postroom.connections.paramstyle import translate
 from postroom.lane import Lane
 from postroom.message import Entry, State
 from postroom.outcome import Dead, Retry, Settled
@@ -143,6 +146,52 @@ async def test_read(store: PostgresqlStore, ground: Ground, seen: Seen) -> None:
     assert len(await read(store, lanes)) == 100
 
     check(seen, "read", READ, "outbox_ready", "outbox_blockers")
+
+
+async def test_a_read_that_was_planned_for_no_values(
+    store: PostgresqlStore, ground: Ground
+) -> None:
+    """As the connection does on which it is prepared, from the first read on."""
+    lanes = await lease(store)
+    await ground.raised(store, lanes)
+    for _ in range(3):
+        await store.wait(timedelta(0))
+    assert store._reader is not None
+    assert store._reader.ready
+    assert len(await read(store, lanes)) == 100
+
+    plan = await generic(store, lanes)
+
+    check({"read": [plan]}, "read", READ, "outbox_ready", "outbox_blockers")
+    assert plan["Actual Rows"] >= 100
+
+
+async def generic(store: PostgresqlStore, lanes: Sequence[Lane]) -> dict[str, Any]:
+    """Return the plan of the statement that is prepared, as it runs for these lanes."""
+    assert store._reader is not None
+    marks = store._marks.of(lanes)
+    values = {
+        "served": [lanes[0].route],
+        "routes": [lane.route for lane in lanes],
+        "numbers": [lane.number for lane in lanes],
+        "marks": [mark.place for mark in marks],
+        "nudges": [mark.nudges for mark in marks],
+        "skip": [],
+        "per_lane": 500,
+        "limit": 500,
+        "max_bytes": 8 << 20,
+    }
+    _, names = translate(store._sql["read"], "numeric_dollar")
+    given = ", ".join(
+        f"'{{{', '.join(map(str, value))}}}'" if isinstance(value, list) else str(value)
+        for value in (values[name] for name in names)
+    )
+    statement = store._reader._statements["read"].get_name()
+    text = await store._reader._connection.fetchval(
+        f"explain (analyze, buffers, format json) execute {statement}({given})"
+    )
+    plan: dict[str, Any] = json.loads(text)[0]["Plan"]
+    return plan
 
 
 async def test_read_with_nothing_ready(store: PostgresqlStore, ground: Ground, seen: Seen) -> None:

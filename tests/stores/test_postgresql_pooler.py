@@ -118,6 +118,9 @@ async def test_nothing_stays_behind_in_a_session(ground: Ground, server: Server)
             await store.sweep(lanes, limit=9, orphans=True)
             await store.settle(lanes, [], keep=True)
             await store.wait(timedelta(0))
+            assert store._reader is not None
+            await store._reader.open()
+            assert not store._reader.ready
 
         after = await state(untouched)
         await store.close()

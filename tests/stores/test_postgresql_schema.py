@@ -29,7 +29,8 @@ KEYS = [
 
 LIKENESS = """
 select 'column', table_name, column_name, data_type || ' ' || is_nullable || ' '
-    || coalesce(column_default, '') || ' ' || coalesce(collation_name, '')
+    || coalesce(column_default, '') || ' ' || coalesce(collation_name, '') || ' '
+    || coalesce(domain_name, '')
 from information_schema.columns where table_schema = $1
 union all
 select 'index', tablename, indexname, indexdef from pg_indexes where schemaname = $1
@@ -187,6 +188,10 @@ async def test_a_scheduled_insert_is_sent_when_it_is_due(ground: Ground) -> None
         ("state", "'sending'"),
         ("key", "repeat('x', 1025)"),
         ("id", "''"),
+        ("id", "repeat('x', 256)"),
+        ("route", "repeat('x', 256)"),
+        ("due_at", 1),
+        ("state", "'held', due_at = 1"),
     ],
 )
 async def test_a_row_that_no_relay_could_handle_is_refused(
@@ -196,6 +201,31 @@ async def test_a_row_that_no_relay_could_handle_is_refused(
 
     with pytest.raises(asyncpg.CheckViolationError):
         await ground.sql(f"update postroom_outbox set {column} = {value}")  # noqa: S608
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lane": 64},
+        {"state": "sending"},
+        {"key": "x" * 1025},
+        {"id": ""},
+        {"route": "x" * 256},
+        {"due_at": 1},
+        {"state": "sent", "due_at": 1},
+    ],
+    ids=str,
+)
+async def test_an_insert_with_parameters_is_refused_too(
+    ground: Ground, wrong: dict[str, object]
+) -> None:
+    """Through a client that asks the server for the type of each parameter."""
+    row = {"id": "a", "lane": 3, "type": "t", "topic": "t", "payload": b"", **wrong}
+    places = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+    insert = f"insert into postroom_outbox ({', '.join(row)}) values ({places})"  # noqa: S608
+
+    with pytest.raises(asyncpg.CheckViolationError):
+        await ground.sql(insert, *row.values())
 
 
 async def test_the_lane_function_of_the_page_agrees_with_the_vectors(ground: Ground) -> None:

@@ -140,6 +140,21 @@ async def test_every_sleeper_is_woken(ground: Ground) -> None:
     await asyncio.gather(*waits)
 
 
+async def test_a_sleeper_that_was_woken_looks_again_although_another_sleeps(ground: Ground) -> None:
+    """What is committed between the wake-up and the word of either is told to nobody."""
+    first, second = await asleep(ground), await asleep(ground)
+    await ground.sql(PLAIN, "a")
+    await soon(first)
+    await soon(second)
+    await ground.sql(PLAIN, "unheard")
+
+    await soon(first)
+    await soon(second)
+
+    assert await quiet(first)
+    assert await quiet(second)
+
+
 async def test_a_listener_that_was_ended_mends_itself(ground: Ground) -> None:
     """And ends the wait, for something may have been missed."""
     store = await asleep(ground)

@@ -138,6 +138,22 @@ def test_every_kind_comes_back() -> None:
     assert written.content_type == "application/json"
 
 
+@message("test.span")
+@dataclass(frozen=True)
+class Span:
+    """A class with two times."""
+
+    since: datetime
+    until: datetime
+
+
+@message("test.noted")
+class Noted(TypedDict):
+    """A dictionary with a time."""
+
+    at: datetime
+
+
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-3, minutes=-30))])
 def test_structs_come_back(zone: timezone) -> None:
     event = Struct(7, NOW.astimezone(zone))
@@ -212,6 +228,20 @@ def test_lone_surrogates_are_refused(event: object, path: str) -> None:
 def test_times_without_a_zone_are_refused(event: object) -> None:
     with pytest.raises(InvalidMessage, match=r"is a time without a zone; use datetime\.now\(UTC\)"):
         encode(event)
+
+
+def test_the_second_time_of_an_event_is_looked_at_as_well() -> None:
+    event = Span(since=NOW, until=datetime(2024, 1, 1))  # noqa: DTZ001
+
+    with pytest.raises(InvalidMessage, match=r"^\.until is a time without a zone"):
+        encode(event)
+
+
+def test_a_time_without_a_zone_is_refused_in_a_typed_dict() -> None:
+    event = {"at": datetime(2024, 1, 1)}  # noqa: DTZ001
+
+    with pytest.raises(InvalidMessage, match="is a time without a zone"):
+        encode(event, type=Noted)
 
 
 def test_text_that_looks_like_a_time_is_text() -> None:

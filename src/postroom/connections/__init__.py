@@ -109,6 +109,6 @@ def require_transaction(connection: SyncConnection) -> None:
     sync_client(type(connection)).require(connection)
 
 
-async def require_transaction_async(connection: AsyncConnection) -> None:
+def require_transaction_async(connection: AsyncConnection) -> Awaitable[None]:
     """Raise `NoTransaction`, with the cure, unless a transaction is open that can be joined."""
-    await async_client(type(connection)).require(connection)
+    return async_client(type(connection)).require(connection)

@@ -59,6 +59,8 @@ class AsyncpgPool(Protocol):
 async def run(connection: AsyncpgConnection, statement: Statement) -> int:
     """Run the statement once for each row; return how many rows that affected."""
     sql, rows = bind(statement, "numeric_dollar")
+    if len(rows) == 1:
+        return _affected(await connection.execute(sql, *rows[0]))
     tags = [await connection.execute(sql, *row) for row in rows]
     return sum(_affected(tag) for tag in tags)
 
@@ -68,13 +70,16 @@ async def require(connection: AsyncpgConnection) -> None:
 
     One that has failed cannot be told from one that has not, before a statement is tried.
     """
-    from asyncpg import InterfaceError
-
     try:
         # One that was terminated cannot even be asked whether a transaction is open.
         closed = connection.is_closed()
         begun = not closed and connection.is_in_transaction()
-    except InterfaceError as error:
+    except Exception as error:
+        # Here, because an import takes longer than both questions.
+        from asyncpg import InterfaceError
+
+        if not isinstance(error, InterfaceError):
+            raise
         raise NoTransaction(
             "the connection was given back to its pool, or lost; put the message before that"
         ) from error

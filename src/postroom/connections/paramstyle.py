@@ -1,8 +1,9 @@
 """Translate `:names` into the parameter style of a client library."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from postroom.statement import Row, Statement
@@ -31,7 +32,8 @@ def bind(statement: Statement, style: str) -> tuple[str, Sequence[Any]]:
     sql, names = translate(statement.sql, style)
     if style == "pyformat":
         return sql, [_as_dict(row) for row in statement.rows]
-    return sql, [tuple(row[name] for name in names) for row in statement.rows]
+    values = _taking(names)
+    return sql, [values(row) for row in statement.rows]
 
 
 @lru_cache(maxsize=256)
@@ -47,6 +49,14 @@ def translate(sql: str, style: str) -> tuple[str, tuple[str, ...]]:
         return _place(names, name, style)
 
     return _TOKENS.sub(replace, sql), tuple(names)
+
+
+@lru_cache(maxsize=256)
+def _taking(names: tuple[str, ...]) -> Callable[[Row], tuple[Any, ...]]:
+    """Return what takes these values out of a row, in their order."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda row: tuple(row[name] for name in names)
 
 
 def _place(names: list[str], name: str, style: str) -> str:

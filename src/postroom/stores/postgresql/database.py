@@ -106,6 +106,26 @@ class Database:
         """Return a connection outside the pool."""
         return await asyncpg.connect(**self._arguments())
 
+    async def connect_for_work(self) -> Any:
+        """Return a connection outside the pool, ready for the same work as those in it."""
+        connection = await self.connect()
+        try:
+            await self._connected(connection)
+        except BaseException:
+            _end(connection)
+            raise
+        return connection
+
+    @property
+    def checked(self) -> bool:
+        """Whether the tables were found to be those that this version needs."""
+        return self._checked
+
+    @property
+    def patience(self) -> timedelta:
+        """How long one statement may take."""
+        return self._patience.statement
+
     async def read(self, work: Doing[T], *, slow: bool = False, checked: bool = True) -> T:
         """Return what `work` returns; it sees each statement's own state and changes nothing."""
         if checked:
@@ -139,7 +159,7 @@ class Database:
                 if again(error) and left:
                     await asyncio.sleep(random.uniform(0.001, 0.02))  # noqa: S311
                     continue
-                raise await self._explained(error) from error
+                raise await self.explained(error) from error
         raise AssertionError("unreachable")
 
     async def _transaction(self, begin: str, work: Doing[T], patience: timedelta) -> T:
@@ -203,7 +223,8 @@ class Database:
             await connection.fetch(_ARRAYS, *[None] * _ARRAYS.count("$"))
         connection.add_termination_listener(lambda _connection: self.on_lost())
 
-    async def _explained(self, error: BaseException) -> StoreError:
+    async def explained(self, error: BaseException) -> StoreError:
+        """Return what the error means; looks at the tables where they may be at fault."""
         if schema_at_fault(error):
             self._checked = False
             try:

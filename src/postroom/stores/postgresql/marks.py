@@ -14,7 +14,7 @@ count, and begins at the row's mark when it changed.
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from postroom.lane import Lane
 
@@ -43,8 +43,7 @@ class Candidate:
     transaction: int
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What one read saw of a lane."""
 
     mark: int
@@ -89,7 +88,9 @@ class Marks:
         if ripe is not None and oldest < ripe.transaction:
             ripe = None
         for lane, one in seen.items():
-            mark = self._lanes.setdefault(lane, Mark())
+            mark = self._lanes.get(lane)
+            if mark is None:
+                mark = self._lanes[lane] = Mark()
             if mark.nudges != one.nudges:
                 mark.place, mark.nudges, mark.kept = one.mark, one.nudges, one.mark
             self._stirred = self._stirred or one.first is not None

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from postroom.stores.queries import Migration, load_migrations, load_queries
 
 _PACKAGE = "postroom.stores.postgresql"
-_OBJECTS = ("schema", "place", "outbox", "lane", "relay", "asleep", "wake", "inbox", "audit")
+_OBJECTS = (
+    *("schema", "place", "outbox", "lane", "relay", "asleep", "wake", "inbox", "audit"),
+    *("lane_number", "state", "delayed_state", "id", "route", "key"),
+)
 _LONGEST_NAME = "outbox_expires_at_check"
 _LIMIT = 63
 """Bytes of a name; PostgreSQL cuts longer ones without a word."""

@@ -28,9 +28,7 @@ set local enable_bitmapscan = off;
 -- name: woken
 -- 0, and wakes whoever sleeps; the same as in the table's own default for `created_at`.
 case
-    when pg_sequence_last_value('postroom_asleep') > 0
-        and pg_sequence_last_value('postroom_asleep')
-            > extract(epoch from clock_timestamp()) * 1000000
+    when pg_sequence_last_value('postroom_asleep') > date_part('epoch', clock_timestamp()) * 1000000
         then postroom_wake('postroom_asleep', 'postroom_outbox')
     else 0
 end;
@@ -39,8 +37,9 @@ end;
 insert into postroom_outbox
     (id, route, lane, version, expires_at, key, type, topic, content_type, headers, payload)
 values
-    (:id, :route, :lane, cast(:version as bigint), cast(:expires_at as bigint),
-     :key, :type, :topic, :content_type, :headers, :payload);
+    (cast(:id as text), cast(:route as text), cast(:lane as smallint), cast(:version as bigint),
+     cast(:expires_at as bigint), cast(:key as text), cast(:type as text), cast(:topic as text),
+     cast(:content_type as text), cast(:headers as text), cast(:payload as bytea));
 
 -- name: insert-many
 insert into postroom_outbox
@@ -667,12 +666,24 @@ select 'postroom-' || cast(cast(cast('postroom_outbox' as regclass) as oid) as t
 
 -- name: sleep
 -- Says until when a relay sleeps, and tells whether what was said before still held. No row if it
--- holds for long enough.
-select setval('postroom_asleep', until.moment), asleep.last_value > until.now
+-- holds for long enough. Nobody waits for the disk: a word that a crash takes back is given again.
+select setval('postroom_asleep', until.moment), asleep.last_value > until.now,
+    set_config('synchronous_commit', 'off', true)
 from (
     select {now} as now, {now} + cast(:length as bigint) as moment
 ) as until, postroom_asleep as asleep
 where asleep.last_value < until.moment - cast(:length as bigint) / 2;
+
+-- name: own-session
+-- For a session that is ours alone. A prepared read is planned for no values in particular, always
+-- with these settings, also when it is planned again.
+select set_config('statement_timeout', cast(:timeout as text), false),
+    set_config('jit', 'off', false),
+    set_config('enable_seqscan', 'off', false),
+    set_config('enable_bitmapscan', 'off', false),
+    set_config('plan_cache_mode', 'force_generic_plan', false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config('default_transaction_read_only', 'on', false);
 
 -- name: backend
 select pg_backend_pid();

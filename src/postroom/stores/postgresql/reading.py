@@ -52,7 +52,9 @@ def _seen(lanes: Sequence[Lane], rows: Sequence[Any]) -> dict[Lane, Seen]:
     """Return what was seen of each lane; the first row of a lane is its lowest."""
     first: dict[tuple[str, int], Any] = {}
     for row in rows:
-        first.setdefault((row[_ROUTE], row[_NUMBER]), row)
+        place = (row[_ROUTE], row[_NUMBER])
+        if place not in first:
+            first[place] = row
     places = {(lane.route, lane.number): lane for lane in lanes}
     return {
         places[place]: Seen(row[_MARK], row[_NUDGES], row[_SEQ]) for place, row in first.items()

@@ -15,6 +15,7 @@ from postroom.stores.postgresql import desk, leases, pruning, reading, settling,
 from postroom.stores.postgresql.database import Database, Patience
 from postroom.stores.postgresql.marks import Marks
 from postroom.stores.postgresql.names import Names
+from postroom.stores.postgresql.reader import Reader
 from postroom.stores.postgresql.schema import migrate, printed, require_utf8, version_of
 from postroom.stores.postgresql.waiting import Listener
 from postroom.stores.postgresql.work import Work
@@ -22,6 +23,8 @@ from postroom.stores.queries import check_prefix
 from postroom.stores.rows import used_lanes
 from postroom.stores.selection import DISCARD, RELEASE, Action, Plan, replay_of
 from postroom.stores.version import check_version
+
+_UNPREPARED: Mapping[str, Any] = {}
 
 
 class PostgresqlStore:
@@ -62,6 +65,7 @@ class PostgresqlStore:
         self._database.check = self._check
         self._database.on_lost = self._forget
         self._listener: Listener | None = None
+        self._reader: Reader | None = None
 
     # In the caller's transaction
 
@@ -80,12 +84,16 @@ class PostgresqlStore:
         await self._database.open()
         if self._listener is None:
             self._listener = Listener(self._database, self._wrap)
+            self._reader = Reader(self._database, self._wrap)
 
     async def close(self) -> None:
         """Let running work end, and disconnect; idempotent."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         await self._database.close()
         self._marks.forget()
 
@@ -153,7 +161,7 @@ class PostgresqlStore:
         """
         if not lanes:
             return []
-        entries = await self._database.read(
+        entries = await (self._reader or self._database).read(
             lambda work: reading.read(
                 work,
                 self._marks,
@@ -216,6 +224,9 @@ class PostgresqlStore:
         if listener is None:
             self._database.require_open()
             return
+        if self._reader is not None and listener.hears:
+            # Now there is time for it; the read that a word of the listener leads to will be short.
+            await self._reader.open()
         clock = self._clock or SystemClock()
         await listener.wait(lambda: clock.sleep(timeout.total_seconds()))
 
@@ -293,12 +304,17 @@ class PostgresqlStore:
 
     def _forget(self) -> None:
         self._marks.forget()
+        if self._reader is not None:
+            # It may be connected to a server that is not ours any more.
+            self._reader.drop()
 
     def _now(self) -> int | None:
         return None if self._clock is None else to_micros(self._clock.now())
 
-    def _wrap(self, connection: Any, patience: float) -> Work:
-        return Work(connection, self._sql, None, patience)
+    def _wrap(
+        self, connection: Any, patience: float, prepared: Mapping[str, Any] = _UNPREPARED
+    ) -> Work:
+        return Work(connection, self._sql, None, patience, prepared)
 
     async def _check(self, work: Work) -> None:
         await require_utf8(work, self._database.place)

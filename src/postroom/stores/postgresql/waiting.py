@@ -44,6 +44,8 @@ class Listener:
         self._heard = asyncio.Event()
         self._echoed = asyncio.Event()
         self._asked_at = 0.0
+        self._taken = False
+        """Whether our word was taken back, and nobody has looked since it was given again."""
         self._deaf = False
         self._closed = False
         self._pause = 1.0
@@ -54,12 +56,18 @@ class Listener:
         """Whether a pooler stands between, so that nothing is heard."""
         return self._deaf
 
+    @property
+    def hears(self) -> bool:
+        """Whether it listens, on a connection that works."""
+        return self._connection is not None
+
     async def wait(self, sleep: Callable[[], Awaitable[None]]) -> None:
         """Return when somebody has committed since the last call, or `sleep` is over.
 
         It returns at once where something may have been missed: writers notify only after they
-        could see that we sleep. Whoever wakes us takes our word back, so we give it again before
-        the caller looks: what is committed after that look is heard.
+        could see that we sleep. Whoever wakes us takes our word back. The caller looks at once,
+        without waiting until it is given again; the next call gives it, and asks for another look:
+        what is committed after that one is heard.
         """
         sleeping = asyncio.ensure_future(sleep())
         hearing = asyncio.ensure_future(self._heard.wait())
@@ -67,8 +75,7 @@ class Listener:
             while not (self._closed or sleeping.done()):
                 if self._heard.is_set():
                     self._heard.clear()
-                    self._asked_at = 0.0
-                    await self._missed()
+                    self._taken = True
                     break
                 if await self._missed():
                     break
@@ -90,14 +97,17 @@ class Listener:
         """Say that we sleep; return whether something may have been committed unheard."""
         if self._deaf:
             return False
+        owed = self._taken
         if self._connection is None:
             if time.monotonic() < self._try_at or not await self._listen():
                 return False
-            await self._ask()
-            return True
-        if time.monotonic() < self._asked_at + ASK:
+            owed = True
+        elif not owed and time.monotonic() < self._asked_at + ASK:
             return False
-        return await self._ask()
+        # Also where another relay has given its word: what was committed before that was not heard.
+        owed = await self._ask() or owed
+        self._taken = False
+        return owed
 
     async def _ask(self) -> bool:
         """Renew the word that we sleep; return whether it had run out."""
@@ -124,7 +134,7 @@ class Listener:
             self._deaf = not await self._hears(connection)
             if not self._deaf:
                 # Prepared, because it stands between a commit and the look for its messages.
-                self._sleep = await self._work(connection, ANSWER).prepare(
+                self._sleep = await self._work(connection, ANSWER).prepare_with(
                     "sleep", length=int(SLEEP * 1_000_000)
                 )
         except (StoreUnavailable, *CLIENT_ERRORS):

@@ -1,7 +1,7 @@
 """One piece of work: a connection with an open transaction, the queries for it, and the time."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from postroom.connections.paramstyle import translate
@@ -18,9 +18,15 @@ class Work:
     """The time if somebody sets it, else None: then the database's clock decides."""
     patience: float
     """Seconds for one query."""
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+    """Statements that are prepared on this connection, by the names of their queries."""
 
     async def rows(self, query: str, **values: object) -> Sequence[Any]:
         """Return the rows of the named query."""
+        if (statement := self.prepared.get(query)) is not None:
+            _, given = self._bound(self.sql[query], values)
+            rows: Sequence[Any] = await statement.fetch(*given, timeout=self.patience)
+            return rows
         return await self.fetch(self.sql[query], values)
 
     async def value(self, query: str, **values: object) -> Any:
@@ -34,10 +40,18 @@ class Work:
         status = await self.connection.execute(text, *given, timeout=self.patience)
         return int(status.rpartition(" ")[2])
 
-    async def prepare(self, query: str, **values: object) -> Callable[[], Awaitable[Sequence[Any]]]:
-        """Prepare the named query in a session that is ours alone; return what runs it."""
-        text, given = self._bound(self.sql[query], values)
-        statement = await self.connection.prepare(text, timeout=self.patience)
+    async def prepare(self, query: str) -> Any:
+        """Prepare the named query in a session that is ours alone; return its statement."""
+        text, _ = translate(self.sql[query], "numeric_dollar")
+        # With a name, since without one the next statement takes its place.
+        return await self.connection.prepare(text, name=f"postroom_{query}", timeout=self.patience)
+
+    async def prepare_with(
+        self, query: str, **values: object
+    ) -> Callable[[], Awaitable[Sequence[Any]]]:
+        """Prepare the named query for these values; return what runs it."""
+        statement = await self.prepare(query)
+        _, given = self._bound(self.sql[query], values)
 
         async def run() -> Sequence[Any]:
             rows: Sequence[Any] = await statement.fetch(*given, timeout=self.patience)
