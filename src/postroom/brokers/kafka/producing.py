@@ -1,0 +1,269 @@
+"""A batch of messages on its way: judged before, sent in a thread, answered one by one."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+
+from postroom.brokers.kafka.mapping import Record, record_of
+from postroom.brokers.kafka.sender import UNSENT, Report, Sender
+from postroom.brokers.kafka.topics import Topic, Topics
+from postroom.brokers.kafka.wire import error_of, judged, refuses, told
+from postroom.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    NotAttempted,
+    OutcomeUnknown,
+    RefusedForGood,
+)
+from postroom.message import Message
+
+_THREADS = 16
+_UNLIMITED = 2**31
+
+
+class _Item(NamedTuple):
+    place: int
+    key: str | None
+    record: Record
+
+
+class Producing:
+    """Publishes; every call has a producer to itself, so that none waits for another's topic."""
+
+    def __init__(self, config: Mapping[str, Any], topics: Topics, *, limit: int | None) -> None:
+        """Refuse payloads over the limit, and whatever the broker says is too large."""
+        self._config = config
+        self._topics = topics
+        self._limit = limit
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="postroom-kafka")
+        self._idle: list[Sender] = []
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._doubtful = False
+        """Whether the last call had no answer, so that the next one asks before it sends."""
+
+    async def close(self) -> None:
+        """Disconnect; what is on its way is answered as not known."""
+        self._stopped.set()
+        await asyncio.to_thread(self._end)
+
+    async def publish(self, messages: Sequence[Message], until: float) -> list[BrokerError | None]:
+        """Return one result for each message, at that moment (monotonic) at the latest."""
+        records = [self._record(message) for message in messages]
+        keys = [message.key for message in messages]
+        return await self.send(records, keys, until)
+
+    async def send(
+        self,
+        records: Sequence[Record | RefusedForGood],
+        keys: Sequence[str | None],
+        until: float,
+    ) -> list[BrokerError | None]:
+        """Send records that are made already."""
+        names = {one.topic for one in records if isinstance(one, Record)}
+        try:
+            if self._doubtful:
+                await self._topics.ping(until - time.monotonic())
+            topics = await self._topics.look(names, until - time.monotonic())
+        except BrokerUnavailable as error:
+            return [error] * len(records)
+        answers = _Answers(len(records))
+        todo = []
+        for place, (record, key) in enumerate(zip(records, keys, strict=True)):
+            if key in answers.blocked:
+                answers.behind(place)
+            elif isinstance(trouble := _trouble(record, topics), BrokerError):
+                answers.put(place, key, trouble)
+            elif isinstance(record, Record):
+                todo.append(_Item(place, key, record))
+        # What is before a refusal in its key is on its way all the same.
+        answers.blocked.clear()
+        if todo:
+            largest = min((t.limit or _UNLIMITED) for t in topics.values() if isinstance(t, Topic))
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(
+                self._threads, lambda: self._deliver(todo, answers, until, largest)
+            )
+        return answers.found
+
+    def _record(self, message: Message) -> Record | RefusedForGood:
+        size = len(message.payload)
+        if self._limit is not None and size > self._limit:
+            return RefusedForGood(f"its payload of {size} bytes is over the limit of {self._limit}")
+        try:
+            return record_of(message)
+        except RefusedForGood as error:
+            return error
+
+    # In a thread of the call
+
+    def _deliver(
+        self, todo: Sequence[_Item], answers: "_Answers", until: float, largest: int
+    ) -> None:
+        for part in _parts(todo):
+            items = part
+            if answers.blocked:
+                items = [item for item in part if item.key not in answers.blocked]
+                for item in part:
+                    if item.key in answers.blocked:
+                        answers.behind(item.place)
+            reports = self._reports(items, until, largest, careful=False)
+            if not any(reports):
+                continue
+            left: list[tuple[_Item, Report]] = []
+            refused = any(_refusal(one) for one in reports)
+            for item, report in zip(items, reports, strict=True):
+                if refused and (report is UNSENT or _refusal(report)):
+                    # Refused was the whole batch, perhaps for the sake of another message.
+                    left.append((item, report))
+                else:
+                    answers.put(item.place, item.key, _answer(report))
+            self._one_by_one(left, answers, until, largest)
+        self._doubtful = answers.unknown
+
+    def _one_by_one(
+        self, left: list[tuple[_Item, Report]], answers: "_Answers", until: float, largest: int
+    ) -> None:
+        """Send single records, of a key one after the other: each answer is its own."""
+        while left:
+            wave: list[_Item] = []
+            later: list[tuple[_Item, Report]] = []
+            seen = set()
+            for item, report in left:
+                if item.key in answers.blocked:
+                    answers.behind(item.place)
+                elif item.key in seen:
+                    later.append((item, report))
+                else:
+                    wave.append(item)
+                    seen |= {item.key} - {None}
+            if time.monotonic() >= until:
+                for item, report in left:
+                    refusal = isinstance(report, KafkaError) and item.key not in answers.blocked
+                    answers.put(
+                        item.place,
+                        item.key,
+                        _answer(report) if refusal else NotAttempted("there was no time left"),
+                    )
+                return
+            reports = self._reports(wave, until, largest, careful=True)
+            for item, report in zip(wave, reports, strict=True):
+                self._forget_what_changed(item, report)
+                answers.put(item.place, item.key, _answer(report, alone=True))
+            left = later
+
+    def _forget_what_changed(self, item: _Item, report: Report) -> None:
+        if _refusal(report):
+            self._topics.forget(item.record.topic)
+
+    def _reports(
+        self, items: Sequence[_Item], until: float, largest: int, *, careful: bool
+    ) -> list[Report]:
+        if not items:
+            return []
+        try:
+            sender = self._take(largest, careful=careful)
+        except KafkaException as error:
+            return [error_of(error)] * len(items)
+        try:
+            records = [item.record for item in items]
+            return sender.send(records, until=until, stopped=self._stopped.is_set)
+        finally:
+            self._give_back(sender)
+
+    def _take(self, largest: int, *, careful: bool) -> Sender:
+        with self._lock:
+            for number, sender in enumerate(self._idle):
+                if sender.careful == careful and sender.batch_bytes <= largest:
+                    return self._idle.pop(number)
+        return Sender(self._config, batch_bytes=largest, careful=careful)
+
+    def _give_back(self, sender: Sender) -> None:
+        if sender.spent:
+            return
+        with self._lock:
+            if not self._stopped.is_set():
+                self._idle.append(sender)
+
+    def _end(self) -> None:
+        self._threads.shutdown(wait=True)
+        with self._lock:
+            self._idle.clear()
+
+
+class _Answers:
+    """What became of each message, and which keys must wait."""
+
+    def __init__(self, count: int) -> None:
+        self.found: list[BrokerError | None] = [None] * count
+        self.blocked: set[str | None] = set()
+        self.unknown = False
+
+    def put(self, place: int, key: str | None, answer: BrokerError | None) -> None:
+        self.found[place] = answer
+        if answer is not None and key is not None:
+            self.blocked.add(key)
+        self.unknown = self.unknown or isinstance(answer, OutcomeUnknown)
+
+    def behind(self, place: int) -> None:
+        self.found[place] = NotAttempted("an earlier message of its key was not confirmed")
+
+
+def _trouble(
+    record: Record | RefusedForGood, topics: Mapping[str, Topic | BrokerError]
+) -> BrokerError | None:
+    if isinstance(record, RefusedForGood):
+        return record
+    topic = topics[record.topic]
+    if isinstance(topic, BrokerError):
+        return topic
+    if topic.limit is not None and record.bound > topic.limit:
+        size = record.size
+        if size > topic.limit:
+            return RefusedForGood(
+                f"it takes {size} bytes on the wire, and the topic {topic.name} takes "
+                f"{topic.limit} (max.message.bytes)"
+            )
+    return None
+
+
+def _parts(todo: Sequence[_Item]) -> Iterator[list[_Item]]:
+    """Divide so that no key goes to two topics in one part: a refusal in one stops only itself."""
+    part: list[_Item] = []
+    seen: dict[str, str] = {}
+    for item in todo:
+        if item.key is not None and seen.setdefault(item.key, item.record.topic) != (
+            item.record.topic
+        ):
+            yield part
+            part, seen = [], {item.key: item.record.topic}
+        part.append(item)
+    yield part
+
+
+def _refusal(report: Report) -> bool:
+    return isinstance(report, KafkaError) and refuses(report)
+
+
+def _answer(report: Report, *, alone: bool = False) -> BrokerError | None:
+    if report is None:
+        return None
+    if report is UNSENT or report.code() in _NO_ANSWER:
+        return OutcomeUnknown("Kafka has not confirmed it in time", timed_out=True)
+    if alone and report.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return RefusedForGood(told(report))
+    return judged(report)
+
+
+_NO_ANSWER = frozenset(
+    {
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - how the library writes its own codes
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+    }
+)

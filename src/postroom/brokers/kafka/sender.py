@@ -1,0 +1,195 @@
+"""One producer of librdkafka, for one call at a time, in a thread of that call."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from postroom.brokers.kafka.mapping import Record
+from postroom.brokers.kafka.wire import Wire, error_of, refuses
+
+_SLICE = 0.1
+_DRAIN = 0.5
+"""Seconds to wait for what is in flight elsewhere after one partition has failed."""
+_BATCH = 1_000_000
+_BUFFER_KILOBYTES = 131_072
+_LARGEST = 1_000_000_000
+
+
+class Unsent(Enum):
+    """A report besides confirms and errors (which cannot be compared with anything else)."""
+
+    UNSENT = auto()
+    """The broker never had it, or has thrown it away."""
+
+
+UNSENT = Unsent.UNSENT
+Report = KafkaError | None | Unsent
+"""None is a confirm; an error with the code `_PURGE_INFLIGHT` is no answer in time."""
+_Slot = tuple[KafkaError | None, int | None] | None
+_CONFIRMED: _Slot = (None, None)
+
+
+class Sender:
+    """Sends records in order; of each partition nothing follows what was refused.
+
+    librdkafka alone would close the gap that a refused batch leaves and send what follows. With
+    its `enable.gapless.guarantee` it stops for good instead, and this sender is spent. One that
+    is `careful` sends single records in batches of their own, and goes on after a refusal: its
+    caller gives it one record of a key at a time.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, batch_bytes: int, careful: bool) -> None:
+        """Connect in the background. Raises KafkaException."""
+        self.wire = Wire()
+        self.batch_bytes = batch_bytes
+        self.careful = careful
+        self.spent = False
+        """Whether a new one has to be made."""
+        self._producer = Producer(
+            {
+                **config,
+                "error_cb": self.wire.noted,
+                "enable.idempotence": True,  # and so acks=all, and order within a partition
+                "enable.gapless.guarantee": not careful,
+                "partitioner": "murmur2_random",
+                "linger.ms": 5,
+                "batch.size": min(batch_bytes, _BATCH),
+                "batch.num.messages": 1 if careful else 10_000,
+                # How much may wait is bounded; how large one may be is judged before.
+                "queue.buffering.max.kbytes": _BUFFER_KILOBYTES,
+                "message.max.bytes": _LARGEST,
+                # Each call purges what it leaves, so that nothing ever runs into this.
+                "delivery.timeout.ms": 3_600_000,
+                "request.timeout.ms": 10_000,
+                "log_level": 3,  # that there is no gap is called experimental, each time
+                "topic.metadata.propagation.max.ms": 2_000,
+                "topic.metadata.refresh.interval.ms": 30_000,
+            }
+        )
+
+    def send(
+        self, records: Sequence[Record], *, until: float, stopped: Callable[[], bool]
+    ) -> list[Report]:
+        """Send; return what became of each, at that moment (monotonic) at the latest."""
+        self._serve(0)
+        slots: list[_Slot] = [None] * len(records)
+        given = self._give(records, slots, until)
+        self._wait(until, stopped)
+        if len(self._producer):
+            self._purge()
+        # By identity: the library's errors cannot be compared with anything else.
+        if set(map(id, slots)) == {id(_CONFIRMED)}:
+            self.wire.answered()
+            return [None] * len(slots)
+        return self._judge(slots, given)
+
+    def _give(self, records: Sequence[Record], slots: list[_Slot], until: float) -> int:
+        """Hand the records to librdkafka; return how many it took."""
+        produce: Callable[..., None] = self._producer.produce
+        for number, record in enumerate(records):
+            while True:
+                try:
+                    produce(
+                        record.topic,
+                        record.value,
+                        record.key,
+                        on_delivery=_into(slots, number),
+                        headers=record.headers,
+                    )
+                except BufferError:
+                    if self.spent or time.monotonic() >= until:
+                        return number
+                    self._serve(0.01)
+                except KafkaException as error:
+                    if error_of(error).fatal():
+                        self.spent = True
+                        return number
+                    slots[number] = (error_of(error), None)
+                    break
+                else:
+                    break
+        return len(records)
+
+    def _wait(self, until: float, stopped: Callable[[], bool]) -> None:
+        producer = self._producer
+        while len(producer) and not stopped():
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            if self.spent:
+                until = min(until, time.monotonic() + _DRAIN)
+            self._flush(min(left, _SLICE))
+            if self.wire.hopeless:
+                return
+
+    def _purge(self) -> None:
+        """Take back what was not answered; no answer is believed any more."""
+        self.spent = True
+        self._producer.purge()
+        for _ in range(3):
+            if not len(self._producer):
+                return
+            self._flush(0.05)
+
+    def _flush(self, seconds: float) -> None:
+        try:
+            self._producer.flush(seconds)
+        except (KafkaException, SystemError):
+            # A fatal error. A callback that the library runs at the same moment may be hit by
+            # it as well (SystemError); what it had to say is in its slot by then.
+            self.spent = True
+
+    def _serve(self, seconds: float) -> None:
+        try:
+            self._producer.poll(seconds)
+        except (KafkaException, SystemError):
+            self.spent = True
+
+    def _judge(self, slots: Sequence[_Slot], given: int) -> list[Report]:
+        failed = {slot[1] for slot in slots if slot and slot[0] is not None and refuses(slot[0])}
+        reports: list[Report] = []
+        for number, slot in enumerate(slots):
+            if slot is None:
+                reports.append(UNSENT if number >= given else _NO_ANSWER)
+                continue
+            error, partition = slot
+            code = None if error is None else error.code()
+            if code == KafkaError._PURGE_QUEUE or (  # noqa: SLF001
+                # Behind a refused batch: the broker takes no sequence number out of turn.
+                code in _NOT_KEPT and partition is not None and partition in failed
+            ):
+                reports.append(UNSENT)
+            else:
+                reports.append(error)
+        return reports
+
+
+_NO_ANSWER = KafkaError(KafkaError._PURGE_INFLIGHT)  # noqa: SLF001
+_NOT_KEPT = frozenset(
+    {
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+        KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
+        KafkaError._FATAL,  # noqa: SLF001
+        KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    }
+)
+
+
+def _into(slots: list[_Slot], number: int) -> Callable[[KafkaError | None, Any], None]:
+    """Return a callback that keeps the report.
+
+    It assigns before it calls anything: after a fatal error the library runs it with that
+    exception pending, and whatever it calls fails.
+    """
+
+    def report(error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            slots[number] = _CONFIRMED
+        else:
+            slots[number] = (error, None)
+            slots[number] = (error, message.partition())
+
+    return report
