@@ -1,7 +1,7 @@
 """What the tests of the Kafka driver do to a server besides what the driver does."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -14,7 +14,14 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import Message as KafkaMessage
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from postroom.brokers.kafka import KafkaBroker
 from postroom.brokers.kafka.mapping import REASON, message_of
@@ -22,6 +29,9 @@ from postroom.errors import BrokerError
 from postroom.message import Message
 
 TIMEOUT = timedelta(seconds=10)
+SESSION = timedelta(seconds=5)
+"""After that a consumer that does not poll is out; a busy machine must not get there."""
+Client = Callable[..., KafkaBroker]
 KIND = "shop.order-placed"
 
 
@@ -41,6 +51,28 @@ async def outcome(
 def kinds(results: Sequence[BrokerError | None]) -> list[type[BrokerError] | None]:
     """Return the classes of the results."""
     return [None if result is None else type(result) for result in results]
+
+
+def set_topic(servers: str, topic: str, **config: str) -> None:
+    """Change settings of a topic; their dots are written as underscores."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    entries = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(20)
+
+
+def committed(servers: str, group: str, topic: str) -> int | None:
+    """Return what the group has committed of the topic's first partition."""
+    look = Consumer({"bootstrap.servers": servers, "group.id": group})
+    try:
+        [found] = look.committed([TopicPartition(topic, 0)], timeout=10)
+    finally:
+        look.close()
+    return None if found.offset < 0 else found.offset
 
 
 def make_topic(

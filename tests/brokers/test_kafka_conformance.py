@@ -1,7 +1,6 @@
 """The Kafka driver keeps the contract, with one partition and with several."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from postroom.message import Message
 from postroom.testing.conformance.broker_sharing import GroupTests
 from postroom.testing.conformance.broker_stage import BrokerHooks
 from postroom.testing.conformance.broker_suite import BrokerSuite
-from tests.brokers.log import dead_letters
+from tests.brokers.log import SESSION, dead_letters
 from tests.kafka import Ground
 
 
@@ -35,7 +34,7 @@ class Hooks(BrokerHooks):
             replication=1,
             declare=True,
             max_message_bytes=100_000,
-            session_timeout=timedelta(seconds=6),
+            session_timeout=SESSION,
         )
 
     async def sever(self, broker: Broker) -> None:

@@ -15,6 +15,8 @@ from postroom.broker import Delivery
 from postroom.brokers.kafka import KafkaBroker
 from postroom.errors import BrokerUnavailable, DeliveryLost
 from tests.brokers.log import (
+    Client,
+    committed,
     dead_letters,
     everything,
     make_topic,
@@ -24,28 +26,12 @@ from tests.brokers.log import (
 )
 from tests.kafka import Ground
 
-Client = Callable[..., KafkaBroker]
 Box = AsyncIterator[Delivery]
 
 
 @pytest.fixture
-async def client(log: Ground) -> AsyncIterator[Client]:
-    """Makes clients of the server, which are closed after the test."""
-    made: list[KafkaBroker] = []
-
-    def make(**options: Any) -> KafkaBroker:
-        given = {"group_prefix": log.prefix, "session_timeout": timedelta(seconds=6), **options}
-        made.append(KafkaBroker(log.url, **given))
-        return made[-1]
-
-    yield make
-    for broker in made:
-        await broker.close()
-
-
-@pytest.fixture
-async def broker(client: Client) -> KafkaBroker:
-    made = client()
+async def broker(kafka_client: Client) -> KafkaBroker:
+    made = kafka_client()
     await made.open()
     return made
 
@@ -57,7 +43,7 @@ def topic(log: Ground) -> str:
 
 
 async def test_the_offset_never_passes_what_is_not_done(
-    broker: KafkaBroker, client: Client, log: Ground, topic: str
+    broker: KafkaBroker, kafka_client: Client, log: Ground, topic: str
 ) -> None:
     """Field case 13: of 1 to 10 all are done but the third; it comes again, they do not."""
     await outcome(broker, *(message(str(n), topic=topic, key=str(n)) for n in range(1, 11)))
@@ -69,7 +55,7 @@ async def test_the_offset_never_passes_what_is_not_done(
         await _until(lambda: _committed(log, topic) == 2)
         _abandon(broker)
 
-    other = client()
+    other = kafka_client()
     await other.open()
     async with other.subscribe([topic], group="billing", prefetch=20) as box:
         third = await _next(box)
@@ -109,7 +95,7 @@ async def test_what_was_never_handed_out_is_not_redelivered_after_a_stop(
 
 
 async def test_kafka_is_told_before_anything_is_handed_out(
-    broker: KafkaBroker, client: Client, topic: str
+    broker: KafkaBroker, kafka_client: Client, topic: str
 ) -> None:
     """So that what kills the process at once is known as redelivered."""
     await outcome(broker, message("poison", topic=topic))
@@ -117,20 +103,20 @@ async def test_kafka_is_told_before_anything_is_handed_out(
         await _next(box)
         _abandon(broker)
 
-    other = client()
+    other = kafka_client()
     await other.open()
     async with other.subscribe([topic], group="billing", prefetch=1) as box:
         assert (await _next(box)).redelivered
 
 
 async def test_a_revoked_partition_loses_what_is_out_and_keeps_what_is_done(
-    broker: KafkaBroker, client: Client, log: Ground
+    broker: KafkaBroker, kafka_client: Client, log: Ground
 ) -> None:
     topic = make_topic(log.servers, f"{log.prefix}wide", partitions=2)
     for number in range(2):
         for name in ("done", "out"):
             put(log.servers, topic, name.encode(), partition=number)
-    second = client()
+    second = kafka_client()
     await second.open()
     async with broker.subscribe([topic], group="billing", prefetch=10) as box:
         mine = [await _next(box) for _ in range(4)]
@@ -148,17 +134,18 @@ async def test_a_revoked_partition_loses_what_is_out_and_keeps_what_is_done(
 
 
 async def test_a_slow_handler_keeps_its_partition(
-    broker: KafkaBroker, client: Client, topic: str
+    broker: KafkaBroker, kafka_client: Client, topic: str
 ) -> None:
     """Longer than the session: the thread polls on, whatever the handlers do."""
     del broker
-    slow = client(session_timeout=timedelta(seconds=6))
+    session = timedelta(seconds=3)
+    slow = kafka_client(session_timeout=session)
     await slow.open()
     await outcome(slow, message("a", topic=topic), message("b", topic=topic))
     async with slow.subscribe([topic], group="billing", prefetch=1) as box:
         delivery = await _next(box)
 
-        await asyncio.sleep(8)
+        await asyncio.sleep(session.total_seconds() + 1)
 
         await delivery.ack()
         assert (await _next(box)).message.id == "b"
@@ -306,8 +293,10 @@ async def test_a_group_that_somebody_else_moved_is_followed(
     assert found == [("1", True), ("2", True), ("3", True), ("4", False), ("5", False)]
 
 
-async def test_the_topology_is_shown_and_made_and_left_alone(client: Client, log: Ground) -> None:
-    broker = client(partitions=3, replication=1)
+async def test_the_topology_is_shown_and_made_and_left_alone(
+    kafka_client: Client, log: Ground
+) -> None:
+    broker = kafka_client(partitions=3, replication=1)
     await broker.open()
     wanted = {"billing": [f"{log.prefix}a", f"{log.prefix}b"]}
 
@@ -321,7 +310,7 @@ async def test_the_topology_is_shown_and_made_and_left_alone(client: Client, log
     topics = look.list_topics(timeout=10).topics
     assert [len(topics[name].partitions) for name in names] == [3, 3, 1]
     look.close()
-    other = client(partitions=4, replication=1)
+    other = kafka_client(partitions=4, replication=1)
     await other.open()
     with pytest.raises(Exception, match="has 3 partitions, not 4"):
         await other.apply_topology(wanted)
@@ -341,12 +330,7 @@ async def _answer(delivery: Delivery) -> str:
 
 
 def _committed(log: Ground, topic: str) -> int | None:
-    look = Consumer({"bootstrap.servers": log.servers, "group.id": f"{log.prefix}billing"})
-    try:
-        [found] = look.committed([TopicPartition(topic, 0)], timeout=10)
-    finally:
-        look.close()
-    return None if found.offset < 0 else found.offset
+    return committed(log.servers, f"{log.prefix}billing", topic)
 
 
 async def _until(seen: Callable[[], bool]) -> None:

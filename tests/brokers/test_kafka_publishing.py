@@ -1,19 +1,12 @@
 """Each class of error, provoked on a real Kafka, and what a publish promises beside it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from postroom.brokers.kafka import KafkaBroker
 from postroom.errors import (
@@ -23,30 +16,25 @@ from postroom.errors import (
     RefusedForNow,
 )
 from postroom.lab.servers.proxy import Proxy
-from tests.brokers.log import KIND, everything, ids, kinds, make_topic, message, outcome
+from tests.brokers.log import (
+    KIND,
+    Client,
+    everything,
+    ids,
+    kinds,
+    make_topic,
+    message,
+    outcome,
+    set_topic,
+)
 from tests.kafka import Ground
 
 SHORT = timedelta(seconds=1)
-Client = Callable[..., KafkaBroker]
 
 
 @pytest.fixture
-async def client(log: Ground) -> AsyncIterator[Client]:
-    """Makes clients of the server, which are closed after the test."""
-    made: list[KafkaBroker] = []
-
-    def make(url: str = log.url, **options: Any) -> KafkaBroker:
-        made.append(KafkaBroker(url, **options))
-        return made[-1]
-
-    yield make
-    for broker in made:
-        await broker.close()
-
-
-@pytest.fixture
-async def broker(client: Client) -> KafkaBroker:
-    made = client()
+async def broker(kafka_client: Client) -> KafkaBroker:
+    made = kafka_client()
     await made.open()
     return made
 
@@ -133,7 +121,7 @@ async def test_a_refusal_by_the_broker_stops_its_key_and_no_other(
 ) -> None:
     """The limit was lowered since it was asked: the broker refuses what the driver lets pass."""
     assert await outcome(broker, message("first", topic=topic)) == [None]
-    _set(log, topic, "max.message.bytes", "5000")
+    set_topic(log.servers, topic, max_message_bytes="5000")
     batch = [
         *(message(f"k{n}", topic=topic, key="k") for n in range(20)),
         message("huge", topic=topic, key="k", payload=b"x" * 9000),
@@ -159,7 +147,7 @@ async def test_a_refused_batch_is_not_overtaken_by_the_next(
 ) -> None:
     """The first batch is too large for the lowered limit, the second is not."""
     assert await outcome(broker, message("first", topic=topic)) == [None]
-    _set(log, topic, "max.message.bytes", "600000")
+    set_topic(log.servers, topic, max_message_bytes="600000")
     batch = [message(str(n), topic=topic, key="k", payload=b"x" * 4000) for n in range(320)]
 
     assert await outcome(broker, *batch) == [None] * 320
@@ -222,10 +210,10 @@ async def test_what_kafka_cannot_carry_is_refused_for_good(
     assert said in str(results[1])
 
 
-async def test_nobody_listening_is_unavailable(client: Client) -> None:
+async def test_nobody_listening_is_unavailable(kafka_client: Client) -> None:
     with Proxy("127.0.0.1", 1) as proxy:
         port = proxy.port
-    broker = client(f"kafka://127.0.0.1:{port}")
+    broker = kafka_client(f"kafka://127.0.0.1:{port}")
     await broker.open()
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -238,10 +226,10 @@ async def test_nobody_listening_is_unavailable(client: Client) -> None:
     assert loop.time() - begun < 4
 
 
-async def test_a_server_that_says_nothing_is_unavailable_in_time(client: Client) -> None:
-    with Proxy("127.0.0.1", urlsplit(f"//{client().place}").port or 0) as proxy:
+async def test_a_server_that_says_nothing_is_unavailable_in_time(kafka_client: Client) -> None:
+    with Proxy("127.0.0.1", urlsplit(f"//{kafka_client().place}").port or 0) as proxy:
         proxy.silence()
-        broker = client(f"kafka://127.0.0.1:{proxy.port}")
+        broker = kafka_client(f"kafka://127.0.0.1:{proxy.port}")
         await broker.open()
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -343,11 +331,3 @@ def _size(topic: str, payload: int) -> int:
     body = 3 + 2 + 2 + payload + 1
     body += sum(2 + len(name) + len(value) for name, value in headers.items())
     return 61 + 2 + body
-
-
-def _set(log: Ground, topic: str, name: str, value: str) -> None:
-    admin = AdminClient({"bootstrap.servers": log.servers})
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)

@@ -1,12 +1,10 @@
 """What the Kafka driver does when its server, or another member of a group, is killed or frozen."""
 
 import asyncio
-import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -24,81 +22,65 @@ from confluent_kafka.admin import (
 from postroom.broker import Delivery
 from postroom.brokers.kafka import KafkaBroker
 from postroom.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, RefusedForNow
-from postroom.lab.servers.kafka import KafkaServer, any_server, installed
-from postroom.lab.servers.proxy import Proxy
-from tests.brokers.log import ids, kinds, make_topic, message, outcome
-from tests.servers import Server, needed
+from tests.brokers.log import SESSION, ids, kinds, make_topic, message, outcome
+from tests.kafka import OwnKafka
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
 
 SHORT = timedelta(seconds=2)
-_CURE = "these tests kill one of their own, which `make servers` fetches (with Java and Maven)"
-_HERE = [Server("kafka", "")] if installed() else []
-
-
-@pytest.fixture(scope="module", params=needed(_HERE, "Kafka", cure=_CURE))
-def server() -> Iterator[KafkaServer]:
-    """A server that these tests may kill, with a proxy before one of its ports."""
-    made = any_server()
-    with Proxy("127.0.0.1", made.proxied_port) as proxy:
-        made.advertise(proxy.port)
-        made.proxy = proxy  # type: ignore[attr-defined]
-        try:
-            made.start()
-            yield made
-        finally:
-            made.remove()
 
 
 @pytest.fixture
-def topic(server: KafkaServer) -> str:
-    return make_topic(f"127.0.0.1:{server.port}", f"orders-{uuid4().hex[:8]}")
+def topic(own_kafka: OwnKafka) -> str:
+    return make_topic(own_kafka.servers, f"orders-{uuid4().hex[:8]}")
 
 
 @pytest.fixture
-async def broker(server: KafkaServer) -> AsyncIterator[KafkaBroker]:
-    made = KafkaBroker(server.url, session_timeout=timedelta(seconds=6))
+async def broker(own_kafka: OwnKafka) -> AsyncIterator[KafkaBroker]:
+    made = KafkaBroker(own_kafka.url, session_timeout=SESSION)
     await made.open()
     yield made
     await made.close()
 
 
 async def test_nothing_confirmed_is_lost_when_the_server_is_killed(
-    server: KafkaServer, broker: KafkaBroker, topic: str
+    own_kafka: OwnKafka, broker: KafkaBroker, topic: str
 ) -> None:
     """Batches go on all the time while it is killed and comes back; each key keeps its order."""
     confirmed: list[str] = []
     errors: list[BrokerError] = []
+    last: list[BrokerError] = []
     done = asyncio.Event()
 
     async def publish() -> None:
         step = 0
-        while not done.is_set() or errors_last:
+        while not done.is_set() or last:
             batch = [message(f"k{n}-{step:04}", topic=topic, key=f"k{n}") for n in range(20)]
             results = await outcome(broker, *batch, timeout=SHORT)
-            errors_last[:] = [one for one in results if one is not None]
-            errors.extend(errors_last)
+            last[:] = [one for one in results if one is not None]
+            errors.extend(last)
             confirmed.extend(
                 one.id for one, result in zip(batch, results, strict=True) if result is None
             )
-            if not errors_last:
+            if not last:
                 step += 1
             await asyncio.sleep(0.01)
 
-    errors_last: list[BrokerError] = []
     publishing = asyncio.create_task(publish())
-    await asyncio.sleep(2)
+    await _until(lambda: len(confirmed) > 1000)
 
-    await asyncio.to_thread(server.stop, how=signal.SIGKILL)
-    await asyncio.sleep(2)
-    await asyncio.to_thread(server.start)
-    await asyncio.sleep(3)
+    await asyncio.to_thread(own_kafka.server.stop, how=signal.SIGKILL)
+    await _until(lambda: any(isinstance(one, BrokerUnavailable) for one in errors))
+    await asyncio.to_thread(own_kafka.server.start)
+    before = len(confirmed)
+    await _until(lambda: len(confirmed) > before + 200)
     done.set()
-    await publishing
+    async with asyncio.timeout(30):
+        await publishing
 
     assert errors
     assert {type(one) for one in errors} <= {OutcomeUnknown, BrokerUnavailable}
-    there = ids(f"127.0.0.1:{server.port}", topic)
+    there = ids(own_kafka.servers, topic)
     assert set(confirmed) <= set(there)
     for number in range(20):
         firsts = list(dict.fromkeys(one for one in there if one.startswith(f"k{number}-")))
@@ -106,7 +88,7 @@ async def test_nothing_confirmed_is_lost_when_the_server_is_killed(
 
 
 async def test_a_killed_server_ends_the_subscription_and_nothing_is_lost(
-    server: KafkaServer, broker: KafkaBroker, topic: str
+    own_kafka: OwnKafka, broker: KafkaBroker, topic: str
 ) -> None:
     await outcome(broker, *(message(str(number), topic=topic) for number in range(10)))
     begun = time.monotonic()
@@ -117,14 +99,14 @@ async def test_a_killed_server_ends_the_subscription_and_nothing_is_lost(
             received.append(delivery.message.id)
             await delivery.ack()
         await asyncio.sleep(0.5)
-        await asyncio.to_thread(server.stop, how=signal.SIGKILL)
+        await asyncio.to_thread(own_kafka.server.stop, how=signal.SIGKILL)
         begun = time.monotonic()
 
         with pytest.raises(BrokerUnavailable):
             await _drain(box)
     assert time.monotonic() - begun < 20
 
-    await asyncio.to_thread(server.start)
+    await asyncio.to_thread(own_kafka.server.start)
     async with broker.subscribe([topic], group="billing", prefetch=10) as box, asyncio.timeout(40):
         while len(set(received)) < 10:
             delivery = await anext(box)
@@ -133,17 +115,17 @@ async def test_a_killed_server_ends_the_subscription_and_nothing_is_lost(
 
 
 async def test_a_frozen_server_leaves_the_outcome_unknown_in_time(
-    server: KafkaServer, broker: KafkaBroker, topic: str
+    own_kafka: OwnKafka, broker: KafkaBroker, topic: str
 ) -> None:
     assert await outcome(broker, message("a", topic=topic)) == [None]
-    server.signal(signal.SIGSTOP)
+    own_kafka.server.signal(signal.SIGSTOP)
     begun = time.monotonic()
     try:
         results = await outcome(broker, message("b", topic=topic), timeout=SHORT)
         took = time.monotonic() - begun
         again = await outcome(broker, message("b", topic=topic), timeout=SHORT)
     finally:
-        server.signal(signal.SIGCONT)
+        own_kafka.server.signal(signal.SIGCONT)
 
     assert took < SHORT.total_seconds()
     assert isinstance(results[0], OutcomeUnknown)
@@ -154,10 +136,10 @@ async def test_a_frozen_server_leaves_the_outcome_unknown_in_time(
     assert await outcome(broker, message("b", topic=topic)) == [None]
 
 
-async def test_a_reset_wire_is_nobodys_fault(server: KafkaServer, topic: str) -> None:
+async def test_a_reset_wire_is_nobodys_fault(own_kafka: OwnKafka, topic: str) -> None:
     """Librdkafka connects anew and sends again, without a second copy."""
-    proxy: Proxy = server.proxy  # type: ignore[attr-defined]
-    broker = KafkaBroker(f"kafka://127.0.0.1:{proxy.port}")
+    proxy = own_kafka.proxy
+    broker = KafkaBroker(own_kafka.proxied)
     await broker.open()
     try:
         assert await outcome(broker, message("first", topic=topic)) == [None]
@@ -172,17 +154,17 @@ async def test_a_reset_wire_is_nobodys_fault(server: KafkaServer, topic: str) ->
     finally:
         proxy.slow(0)
         await broker.close()
-    assert ids(f"127.0.0.1:{server.port}", topic) == ["first", *(str(n) for n in range(50))]
+    assert ids(own_kafka.servers, topic) == ["first", *(str(n) for n in range(50))]
 
 
 async def test_field_13_offset_past_unfinished_work(
-    server: KafkaServer, broker: KafkaBroker, topic: str
+    own_kafka: OwnKafka, broker: KafkaBroker, topic: str
 ) -> None:
     """Of 1 to 10 the third is slow, the others are done; the process is killed."""
     await outcome(broker, *(message(str(n), topic=topic, key=str(n)) for n in range(1, 11)))
     program = Path(__file__).with_name("kafka_member.py")
     member = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(program), server.url, "", topic, "3"),
+        *(sys.executable, str(program), own_kafka.url, "", topic, "3"),
         stdout=asyncio.subprocess.PIPE,
     )
     assert member.stdout is not None
@@ -200,8 +182,8 @@ async def test_field_13_offset_past_unfinished_work(
         await again.ack()
 
 
-async def test_an_unknown_password_is_unavailable_and_is_not_told(server: KafkaServer) -> None:
-    broker = KafkaBroker(f"kafka://clerk:s3cr3t@127.0.0.1:{server.sasl_port}")
+async def test_an_unknown_password_is_unavailable_and_is_not_told(own_kafka: OwnKafka) -> None:
+    broker = KafkaBroker(f"kafka://clerk:s3cr3t@127.0.0.1:{own_kafka.server.sasl_port}")
     await broker.open()
     try:
         begun = time.monotonic()
@@ -218,10 +200,10 @@ async def test_an_unknown_password_is_unavailable_and_is_not_told(server: KafkaS
 
 
 async def test_without_the_right_to_write_only_that_topic_is_refused(
-    server: KafkaServer, topic: str
+    own_kafka: OwnKafka, topic: str
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
-    closed = make_topic(f"127.0.0.1:{server.port}", f"closed-{uuid4().hex[:8]}")
+    admin = AdminClient({"bootstrap.servers": own_kafka.servers})
+    closed = make_topic(own_kafka.servers, f"closed-{uuid4().hex[:8]}")
     deny = AclBinding(
         ResourceType.TOPIC,
         closed,
@@ -242,7 +224,7 @@ async def test_without_the_right_to_write_only_that_topic_is_refused(
     )
     for future in admin.create_acls([deny, allow]).values():
         future.result(20)
-    broker = KafkaBroker(f"kafka://clerk:clerk-secret@127.0.0.1:{server.sasl_port}")
+    broker = KafkaBroker(f"kafka://clerk:clerk-secret@127.0.0.1:{own_kafka.server.sasl_port}")
     await broker.open()
     try:
         results = await outcome(broker, message("a", topic=closed), message("b", topic=topic))
@@ -253,45 +235,31 @@ async def test_without_the_right_to_write_only_that_topic_is_refused(
 
     assert kinds(results) == [RefusedForNow, None]
     assert "not allowed to write" in str(results[0])
-    assert ids(f"127.0.0.1:{server.port}", closed) == []
+    assert ids(own_kafka.servers, closed) == []
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-async def test_tls_is_used_and_a_stranger_is_not_believed(tmp_path: Path) -> None:
-    if installed() is None:
-        pytest.skip(_CURE)
-    await asyncio.to_thread(_certificates, tmp_path)
-    server = any_server(certificates=tmp_path)
-    try:
-        await asyncio.to_thread(server.start)
-        topic = make_topic(f"127.0.0.1:{server.port}", "orders")
-        url = f"kafka://127.0.0.1:{server.tls_port}"
-        friend = KafkaBroker(url, tls=True, cacertfile=str(tmp_path / "ca.pem"))
-        stranger = KafkaBroker(url, tls=True)
-        credulous = KafkaBroker(url, tls=True, verify=False)
-        results = []
-        for broker in (friend, stranger, credulous):
-            await broker.open()
-            results += await outcome(broker, message("a", topic=topic))
-            await broker.close()
-    finally:
-        server.remove()
+async def test_tls_is_used_and_a_stranger_is_not_believed(own_kafka: OwnKafka, topic: str) -> None:
+    if own_kafka.certificates is None:
+        pytest.skip("openssl makes the certificates, and is not installed")
+    url = f"kafka://127.0.0.1:{own_kafka.server.tls_port}"
+    friend = KafkaBroker(url, tls=True, cacertfile=str(own_kafka.certificates / "ca.pem"))
+    stranger = KafkaBroker(url, tls=True)
+    credulous = KafkaBroker(url, tls=True, verify=False)
+
+    results = []
+    for broker in (friend, stranger, credulous):
+        await broker.open()
+        results += await outcome(broker, message("a", topic=topic))
+        await broker.close()
 
     assert kinds(results) == [None, BrokerUnavailable, None]
     assert "certificate" in str(results[1])
 
 
-def _certificates(folder: Path) -> None:
-    """Make an authority and a server's certificate for 127.0.0.1."""
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    ca = [*made, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority"]
-    server = [
-        *(*made, "-keyout", "server.key", "-out", "server.pem", "-subj", "/CN=127.0.0.1"),
-        *("-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1"),
-        *("-addext", "basicConstraints=CA:FALSE"),
-    ]
-    for command in (ca, server):
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+async def _until(seen: Callable[[], bool]) -> None:
+    async with asyncio.timeout(40):
+        while not seen():
+            await asyncio.sleep(0.05)
 
 
 async def _drain(box: AsyncIterator[Delivery]) -> None:

@@ -13,14 +13,12 @@ from postroom.brokers.kafka import topology
 from postroom.brokers.kafka.address import Security, client_config, parse
 from postroom.brokers.kafka.mapping import Record, dead_letter
 from postroom.brokers.kafka.partition import Partition, Received
-from postroom.brokers.kafka.producing import Producing
+from postroom.brokers.kafka.producing import Deadline, Producing
 from postroom.brokers.kafka.subscription import Subscription
 from postroom.brokers.kafka.topics import Topics
 from postroom.errors import BrokerError, BrokerUnavailable, SettingsError
 from postroom.message import Message
 
-_ANSWER_EARLY = 0.9
-"""The part of a time-out after which a call answers: the caller's own clock runs too."""
 _BURYING = 10.0
 
 
@@ -153,16 +151,16 @@ class KafkaBroker:
         """
         if not messages:
             return []
-        until = time.monotonic() + timeout.total_seconds() * _ANSWER_EARLY
+        deadline = Deadline.after(timeout.total_seconds())
         producing = self._producing
         if producing is None:
             return [_closed()] * len(messages)
         if self._declare:
             # The publish itself says of which messages anything is wrong.
             with suppress(BrokerUnavailable, SettingsError, ValueError, TimeoutError):
-                async with asyncio.timeout(timeout.total_seconds() * _ANSWER_EARLY):
+                async with asyncio.timeout(deadline.sending - time.monotonic()):
                     await self._declared({message.topic for message in messages})
-        return await producing.publish(messages, until)
+        return await producing.publish(messages, deadline)
 
     def subscribe(
         self, topics: Sequence[str], *, group: str, prefetch: int
@@ -262,7 +260,7 @@ class KafkaBroker:
             reason=reason,
             at=datetime.now(UTC),
         )
-        [result] = await self._producing.send([copy], [None], time.monotonic() + _BURYING)
+        [result] = await self._producing.send([copy], [None], Deadline.after(_BURYING))
         if result is not None:
             raise BrokerUnavailable(f"the dead letter was not kept: {result.reason}")
 

@@ -16,12 +16,14 @@ from confluent_kafka import (
 from confluent_kafka import Message as KafkaMessage
 
 from postroom.brokers.kafka.mapping import Headers, message_of
-from postroom.brokers.kafka.partition import Partition, Received, note, noted
+from postroom.brokers.kafka.partition import Partition, Received, note, noted, told_reserve
 from postroom.brokers.kafka.wire import Wire, error_of, told
 
 _TICK = 0.05
 _BETWEEN_COMMITS = 0.1
 _COMMIT_PATIENCE = 10.0
+_HANDOVER = 1.0
+"""Seconds to wait for what is out, before a partition goes to another consumer as planned."""
 _AT_ONCE = 500
 _MANY_BYTES = 16_777_216
 """Of a partition, in our hands; more are not taken from Kafka."""
@@ -78,7 +80,8 @@ class Listener:
         patience: float,
     ) -> None:
         """Receive as that configuration says; after `patience` without a poll we are out."""
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
+        """Guards the partitions; notified when a delivery has its answer."""
         self.partitions: dict[Place, Partition] = {}
         self.polled = time.monotonic()
         """When the thread was last alive."""
@@ -92,7 +95,8 @@ class Listener:
         self._patience = patience
         self._stop = threading.Event()
         self._frozen = threading.Event()
-        self._asked: dict[Place, tuple[int, int]] = {}
+        self._asked = False
+        """Whether a commit is on its way."""
         self._asked_at = 0.0
         self._next_commit = 0.0
         self._thread = threading.Thread(target=self._run, name="postroom-kafka", daemon=True)
@@ -105,6 +109,8 @@ class Listener:
         """Commit what is done, and leave the group."""
         self._stop.set()
         self._frozen.clear()
+        with self.lock:
+            self.lock.notify_all()
 
     def freeze(self, *, frozen: bool = True) -> None:
         """Stop to poll, as a process does that hangs; for tests."""
@@ -177,24 +183,27 @@ class Listener:
             }
         if not asked:
             return
-        self._asked, self._asked_at = asked, now
+        self._asked, self._asked_at = True, now
         self._next_commit = now + _BETWEEN_COMMITS
         try:
             consumer.commit(offsets=_offsets(asked), asynchronous=True)
         except KafkaException:
-            self._asked = {}
+            self._asked = False
 
     def _committed(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
-        """Hear what became of a commit; what failed is asked for again."""
-        asked, self._asked = self._asked, {}
+        """Hear what became of a commit; what failed is asked for again.
+
+        Only what the answer itself names is believed: it may be that of an earlier commit.
+        """
+        self._asked = False
         if error is not None:
             return
         with self.lock:
             for one in offsets:
-                place = (one.topic, one.partition)
-                partition = self.partitions.get(place)
-                if one.error is None and partition is not None and place in asked:
-                    partition.confirm(asked[place])
+                partition = self.partitions.get((one.topic, one.partition))
+                reserve = told_reserve(one.metadata)
+                if one.error is None and partition is not None and reserve is not None:
+                    partition.confirm((one.offset, reserve))
         self._hearing.changed()
 
     def _commit_for_good(self, consumer: Consumer, places: Iterable[Place]) -> None:
@@ -232,8 +241,21 @@ class Listener:
             self._hearing.assigned()
 
     def _on_revoke(self, consumer: Consumer, taken: list[TopicPartition]) -> None:
-        self._commit_for_good(consumer, _places(taken))
-        self._lose(_places(taken))
+        places = _places(taken)
+        self._bring_to_rest(places)
+        self._commit_for_good(consumer, places)
+        self._lose(places)
+
+    def _bring_to_rest(self, places: Iterable[Place]) -> None:
+        """Hand out no more of these, and wait a moment for what is out."""
+        with self.lock:
+            leaving = [self.partitions[place] for place in places if place in self.partitions]
+            for partition in leaving:
+                partition.leaving = True
+            self.lock.wait_for(
+                lambda: self._stop.is_set() or not any(partition.out for partition in leaving),
+                timeout=min(_HANDOVER, self._patience / 4),
+            )
 
     def _on_lost(self, _: Consumer, taken: list[TopicPartition]) -> None:
         self._lose(_places(taken))

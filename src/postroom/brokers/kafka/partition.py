@@ -46,6 +46,8 @@ class Partition:
     ahead: int
     """How many records may be handed out before the text is written again."""
     lost: bool = False
+    leaving: bool = False
+    """Whether it is about to go to another consumer: nothing more is handed out."""
     paused: bool = False
     size: int = 0
     pending: OrderedDict[int, Received] = field(default_factory=OrderedDict)
@@ -58,6 +60,8 @@ class Partition:
     """Below this Kafka knows that records may have been handed out."""
     committed: tuple[int, int] | None = None
     """What Kafka has confirmed: position and reserve."""
+    out: set[int] = field(default_factory=set)
+    """What is in somebody's hands, by offset."""
     _free: list[int] = field(default_factory=list)
     _delayed: list[tuple[float, int]] = field(default_factory=list)
     _blockers: dict[bytes, set[int]] = field(default_factory=dict)
@@ -82,9 +86,10 @@ class Partition:
 
     def take(self) -> Received | None:
         """Return the next record that may be handed out."""
-        if self.lost or not self._free or self._free[0] >= self.reserved:
+        if self.lost or self.leaving or not self._free or self._free[0] >= self.reserved:
             return None
         offset = heapq.heappop(self._free)
+        self.out.add(offset)
         self.handed = max(self.handed, offset + 1)
         return self.pending[offset]
 
@@ -94,17 +99,20 @@ class Partition:
 
     def done(self, record: Received) -> None:
         """Let the record go."""
+        self.out.discard(record.offset)
         del self.pending[record.offset]
         self.size -= record.size
 
     def release(self, record: Received) -> None:
         """Hand it out again, before everything that came after it."""
         record.again = True
+        self.out.discard(record.offset)
         self._queue(record)
 
     def retry(self, record: Received, due: float) -> None:
         """Hand it out again when it is due; what follows in its key waits behind it."""
         offset = record.offset
+        self.out.discard(offset)
         record.again = True
         heapq.heappush(self._delayed, (due, offset))
         if record.key is None:
@@ -177,7 +185,14 @@ class Partition:
 
     def _begin_again(self) -> None:
         """Forget everything: the offsets have begun anew (a topic made again, an offset reset)."""
-        for collection in (self.pending, self._free, self._delayed, self._blockers, self._held):
+        for collection in (
+            self.pending,
+            self.out,
+            self._free,
+            self._delayed,
+            self._blockers,
+            self._held,
+        ):
             collection.clear()
         self.size = self.handed = 0
         self.reserved = self.seen = 0
@@ -200,9 +215,15 @@ def noted(text: str | None, committed: int, prefetch: int) -> int:
 
     Where somebody else has committed, what follows up to the prefetch counts as handed out.
     """
-    if text is not None and text.startswith(_PREFIX):
-        try:
-            return max(int(text.removeprefix(_PREFIX)), committed)
-        except ValueError:
-            pass
-    return committed + prefetch
+    reserve = told_reserve(text)
+    return committed + prefetch if reserve is None else max(reserve, committed)
+
+
+def told_reserve(text: str | None) -> int | None:
+    """Return what such a text says; None for one that is not ours."""
+    if text is None or not text.startswith(_PREFIX):
+        return None
+    try:
+        return int(text.removeprefix(_PREFIX))
+    except ValueError:
+        return None

@@ -1,11 +1,13 @@
 """A batch of messages on its way: judged before, sent in a thread, answered one by one."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -24,6 +26,31 @@ from postroom.message import Message
 
 _THREADS = 16
 _UNLIMITED = 2**31
+_SENDING, _ANSWERING = 0.9, 0.97
+"""The parts of a time-out after which nothing is sent, and after which there is an answer."""
+
+
+class Deadline(NamedTuple):
+    """The end of a call, in seconds of the monotonic clock."""
+
+    sending: float
+    """Nothing is sent later."""
+    answering: float
+    """Whatever librdkafka does, the caller has its answers by then."""
+    span: float
+    """The whole time-out, in seconds."""
+
+    @classmethod
+    def after(cls, seconds: float) -> Self:
+        """Return the end of a call that begins now."""
+        now = time.monotonic()
+        return cls(now + _SENDING * seconds, now + _ANSWERING * seconds, seconds)
+
+
+class _Bounds(NamedTuple):
+    until: float
+    lifetime: int
+    batch_bytes: int
 
 
 class _Item(NamedTuple):
@@ -52,24 +79,26 @@ class Producing:
         self._stopped.set()
         await asyncio.to_thread(self._end)
 
-    async def publish(self, messages: Sequence[Message], until: float) -> list[BrokerError | None]:
-        """Return one result for each message, at that moment (monotonic) at the latest."""
+    async def publish(
+        self, messages: Sequence[Message], deadline: Deadline
+    ) -> list[BrokerError | None]:
+        """Return one result for each message, in time."""
         records = [self._record(message) for message in messages]
         keys = [message.key for message in messages]
-        return await self.send(records, keys, until)
+        return await self.send(records, keys, deadline)
 
     async def send(
         self,
         records: Sequence[Record | RefusedForGood],
         keys: Sequence[str | None],
-        until: float,
+        deadline: Deadline,
     ) -> list[BrokerError | None]:
         """Send records that are made already."""
         names = {one.topic for one in records if isinstance(one, Record)}
         try:
             if self._doubtful:
-                await self._topics.ping(until - time.monotonic())
-            topics = await self._topics.look(names, until - time.monotonic())
+                await self._topics.ping(deadline.sending - time.monotonic())
+            topics = await self._topics.look(names, deadline.sending - time.monotonic())
         except BrokerUnavailable as error:
             return [error] * len(records)
         answers = _Answers(len(records))
@@ -83,13 +112,23 @@ class Producing:
                 todo.append(_Item(place, key, record))
         # What is before a refusal in its key is on its way all the same.
         answers.blocked.clear()
-        if todo:
-            largest = min((t.limit or _UNLIMITED) for t in topics.values() if isinstance(t, Topic))
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(
-                self._threads, lambda: self._deliver(todo, answers, until, largest)
-            )
-        return answers.found
+        if not todo:
+            return answers.found
+        largest = min((t.limit or _UNLIMITED) for t in topics.values() if isinstance(t, Topic))
+        bounds = _Bounds(deadline.sending, max(math.ceil(deadline.span), 1), largest)
+        judged_before = answers.found.copy()
+        loop = asyncio.get_running_loop()
+        sending = loop.run_in_executor(self._threads, self._deliver, todo, answers, bounds)
+        left = max(deadline.answering - time.monotonic(), 0)
+        if (await asyncio.wait((sending,), timeout=left))[0]:
+            sending.result()
+            return answers.found
+        # No thread was free, or the library does not return. What begins now sends nothing.
+        sending.cancel()
+        self._doubtful = True
+        for item in todo:
+            judged_before[item.place] = _late()
+        return judged_before
 
     def _record(self, message: Message) -> Record | RefusedForGood:
         size = len(message.payload)
@@ -102,9 +141,7 @@ class Producing:
 
     # In a thread of the call
 
-    def _deliver(
-        self, todo: Sequence[_Item], answers: "_Answers", until: float, largest: int
-    ) -> None:
+    def _deliver(self, todo: Sequence[_Item], answers: "_Answers", bounds: _Bounds) -> None:
         for part in _parts(todo):
             items = part
             if answers.blocked:
@@ -112,7 +149,7 @@ class Producing:
                 for item in part:
                     if item.key in answers.blocked:
                         answers.behind(item.place)
-            reports = self._reports(items, until, largest, careful=False)
+            reports = self._reports(items, bounds, careful=False)
             if not any(reports):
                 continue
             left: list[tuple[_Item, Report]] = []
@@ -123,11 +160,11 @@ class Producing:
                     left.append((item, report))
                 else:
                     answers.put(item.place, item.key, _answer(report))
-            self._one_by_one(left, answers, until, largest)
+            self._one_by_one(left, answers, bounds)
         self._doubtful = answers.unknown
 
     def _one_by_one(
-        self, left: list[tuple[_Item, Report]], answers: "_Answers", until: float, largest: int
+        self, left: list[tuple[_Item, Report]], answers: "_Answers", bounds: _Bounds
     ) -> None:
         """Send single records, of a key one after the other: each answer is its own."""
         while left:
@@ -142,7 +179,7 @@ class Producing:
                 else:
                     wave.append(item)
                     seen |= {item.key} - {None}
-            if time.monotonic() >= until:
+            if time.monotonic() >= bounds.until:
                 for item, report in left:
                     refusal = isinstance(report, KafkaError) and item.key not in answers.blocked
                     answers.put(
@@ -151,7 +188,7 @@ class Producing:
                         _answer(report) if refusal else NotAttempted("there was no time left"),
                     )
                 return
-            reports = self._reports(wave, until, largest, careful=True)
+            reports = self._reports(wave, bounds, careful=True)
             for item, report in zip(wave, reports, strict=True):
                 self._forget_what_changed(item, report)
                 answers.put(item.place, item.key, _answer(report, alone=True))
@@ -161,34 +198,39 @@ class Producing:
         if _refusal(report):
             self._topics.forget(item.record.topic)
 
-    def _reports(
-        self, items: Sequence[_Item], until: float, largest: int, *, careful: bool
-    ) -> list[Report]:
-        if not items:
-            return []
+    def _reports(self, items: Sequence[_Item], bounds: _Bounds, *, careful: bool) -> list[Report]:
+        if not items or time.monotonic() >= bounds.until:
+            return [UNSENT] * len(items)
         try:
-            sender = self._take(largest, careful=careful)
+            sender = self._take(bounds, careful=careful)
         except KafkaException as error:
             return [error_of(error)] * len(items)
         try:
             records = [item.record for item in items]
-            return sender.send(records, until=until, stopped=self._stopped.is_set)
+            return sender.send(records, until=bounds.until, stopped=self._stopped.is_set)
         finally:
             self._give_back(sender)
 
-    def _take(self, largest: int, *, careful: bool) -> Sender:
+    def _take(self, bounds: _Bounds, *, careful: bool) -> Sender:
+        _, lifetime, batch_bytes = bounds
         with self._lock:
             for number, sender in enumerate(self._idle):
-                if sender.careful == careful and sender.batch_bytes <= largest:
+                if (
+                    sender.careful == careful
+                    and sender.batch_bytes <= batch_bytes
+                    and lifetime <= sender.lifetime <= 2 * lifetime
+                ):
                     return self._idle.pop(number)
-        return Sender(self._config, batch_bytes=largest, careful=careful)
+        return Sender(self._config, batch_bytes=batch_bytes, lifetime=lifetime, careful=careful)
 
     def _give_back(self, sender: Sender) -> None:
-        if sender.spent:
-            return
         with self._lock:
-            if not self._stopped.is_set():
+            if not sender.spent and not self._stopped.is_set():
                 self._idle.append(sender)
+                return
+        # Destroying one joins its threads: nobody waits for that with an answer in hand.
+        with suppress(RuntimeError):  # closing: whoever closes waits for this thread anyway
+            self._threads.submit(sender.destroy)
 
     def _end(self) -> None:
         self._threads.shutdown(wait=True)
@@ -254,10 +296,14 @@ def _answer(report: Report, *, alone: bool = False) -> BrokerError | None:
     if report is None:
         return None
     if report is UNSENT or report.code() in _NO_ANSWER:
-        return OutcomeUnknown("Kafka has not confirmed it in time", timed_out=True)
+        return _late()
     if alone and report.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return RefusedForGood(told(report))
     return judged(report)
+
+
+def _late() -> OutcomeUnknown:
+    return OutcomeUnknown("Kafka has not confirmed it in time", timed_out=True)
 
 
 _NO_ANSWER = frozenset(

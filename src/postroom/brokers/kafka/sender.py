@@ -41,10 +41,17 @@ class Sender:
     caller gives it one record of a key at a time.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, batch_bytes: int, careful: bool) -> None:
-        """Connect in the background. Raises KafkaException."""
+    def __init__(
+        self, config: Mapping[str, Any], *, batch_bytes: int, lifetime: int, careful: bool
+    ) -> None:
+        """Connect in the background. Raises KafkaException.
+
+        What was not sent within `lifetime` seconds is never sent: librdkafka has threads of its
+        own, which run first when a frozen process goes on.
+        """
         self.wire = Wire()
         self.batch_bytes = batch_bytes
+        self.lifetime = lifetime
         self.careful = careful
         self.spent = False
         """Whether a new one has to be made."""
@@ -61,8 +68,8 @@ class Sender:
                 # How much may wait is bounded; how large one may be is judged before.
                 "queue.buffering.max.kbytes": _BUFFER_KILOBYTES,
                 "message.max.bytes": _LARGEST,
-                # Each call purges what it leaves, so that nothing ever runs into this.
-                "delivery.timeout.ms": 3_600_000,
+                # Each call purges what it leaves; this is for one that was frozen.
+                "delivery.timeout.ms": lifetime * 1000,
                 "request.timeout.ms": 10_000,
                 "log_level": 3,  # that there is no gap is called experimental, each time
                 "topic.metadata.propagation.max.ms": 2_000,
@@ -86,11 +93,18 @@ class Sender:
             return [None] * len(slots)
         return self._judge(slots, given)
 
+    def destroy(self) -> None:
+        """End it and its threads; takes as long as they do."""
+        self.spent = True
+        del self._producer
+
     def _give(self, records: Sequence[Record], slots: list[_Slot], until: float) -> int:
         """Hand the records to librdkafka; return how many it took."""
         produce: Callable[..., None] = self._producer.produce
         for number, record in enumerate(records):
             while True:
+                if time.monotonic() >= until:
+                    return number
                 try:
                     produce(
                         record.topic,
@@ -100,7 +114,7 @@ class Sender:
                         headers=record.headers,
                     )
                 except BufferError:
-                    if self.spent or time.monotonic() >= until:
+                    if self.spent:
                         return number
                     self._serve(0.01)
                 except KafkaException as error:

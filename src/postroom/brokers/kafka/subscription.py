@@ -138,6 +138,7 @@ class Subscription(Hearing):
             self._check(delivery)
             self._out.discard(delivery)
             how()
+            self.listener.lock.notify_all()
         self._changed.set()
 
     def check(self, delivery: "KafkaDelivery") -> None:
