@@ -1,9 +1,10 @@
-"""A publisher in a process of its own, to be frozen: it publishes one batch when told to.
+"""A publisher in a process of its own, which hangs while it publishes a batch.
 
-python kafka_publisher.py URL TOPIC COUNT SECONDS
+python kafka_publisher.py URL TOPIC COUNT SECONDS HANG
 """
 
 import asyncio
+import ctypes
 import sys
 from datetime import timedelta
 
@@ -13,7 +14,7 @@ from postroom.message import Message
 
 async def main() -> None:
     """Say what it is about to do, and in the end how many were confirmed."""
-    url, topic, count, seconds = sys.argv[1:]
+    url, topic, count, seconds, hang = sys.argv[1:]
     broker = KafkaBroker(url)
     await broker.open()
 
@@ -27,6 +28,7 @@ async def main() -> None:
     publishing = asyncio.create_task(publish([str(number) for number in range(int(count))]))
     await asyncio.sleep(0.5)  # what is still not in librdkafka's hands then, is never sent
     say("queued")
+    ctypes.PyDLL(None).sleep(int(hang))  # keeps the interpreter's lock: no thread of ours runs
     say(f"confirmed {await publishing}")
     await broker.close()
 

@@ -1,6 +1,7 @@
 """Each class of error, provoked on a real Kafka, and what a publish promises beside it."""
 
 import asyncio
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from postroom.brokers.kafka import KafkaBroker
 from postroom.errors import (
     BrokerUnavailable,
     NotAttempted,
+    OutcomeUnknown,
     RefusedForGood,
     RefusedForNow,
 )
@@ -252,6 +254,27 @@ async def test_calls_at_the_same_time_keep_their_own_results(
 
     expected: list[list[type | None]] = [[RefusedForNow] * 200, [None] * 200]
     assert results == expected * 3
+
+
+async def test_a_call_that_no_thread_takes_is_answered_in_time_and_sends_nothing_late(
+    broker: KafkaBroker, log: Ground, topic: str
+) -> None:
+    await outcome(broker, message("warm", topic=topic))
+    assert broker._producing is not None
+    free = threading.Event()
+    taken = [broker._producing._threads.submit(free.wait, 20) for _ in range(64)]
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+
+    results = await outcome(broker, message("late", topic=topic), timeout=SHORT)
+
+    took = loop.time() - begun
+    free.set()
+    await asyncio.gather(*map(asyncio.wrap_future, taken))
+    await broker.close()
+    assert kinds(results) == [OutcomeUnknown]
+    assert took < SHORT.total_seconds()
+    assert ids(log.servers, topic) == ["warm"]
 
 
 async def test_a_cancelled_call_leaves_the_next_one_alone(broker: KafkaBroker, topic: str) -> None:
