@@ -101,21 +101,28 @@ class Producing:
             topics = await self._topics.look(names, deadline.sending - time.monotonic())
         except BrokerUnavailable as error:
             return [error] * len(records)
+        limits = {
+            name: topic.limit or _UNLIMITED
+            for name, topic in topics.items()
+            if isinstance(topic, Topic)
+        }
         answers = _Answers(len(records))
         todo = []
         for place, (record, key) in enumerate(zip(records, keys, strict=True)):
             if key in answers.blocked:
                 answers.behind(place)
-            elif isinstance(trouble := _trouble(record, topics), BrokerError):
-                answers.put(place, key, trouble)
-            elif isinstance(record, Record):
+            elif isinstance(record, Record) and (
+                record.bound <= limits.get(record.topic, -1) or not _trouble(record, topics)
+            ):
                 todo.append(_Item(place, key, record))
+            else:
+                answers.put(place, key, _trouble(record, topics))
         # What is before a refusal in its key is on its way all the same.
         answers.blocked.clear()
         if not todo:
             return answers.found
-        largest = min((t.limit or _UNLIMITED) for t in topics.values() if isinstance(t, Topic))
-        bounds = _Bounds(deadline.sending, max(math.ceil(deadline.span), 1), largest)
+        lifetime = max(math.ceil(deadline.span), 1)
+        bounds = _Bounds(deadline.sending, lifetime, min(limits.values()))
         judged_before = answers.found.copy()
         loop = asyncio.get_running_loop()
         sending = loop.run_in_executor(self._threads, self._deliver, todo, answers, bounds)
@@ -264,18 +271,19 @@ def _trouble(
     topic = topics[record.topic]
     if isinstance(topic, BrokerError):
         return topic
-    if topic.limit is not None and record.bound > topic.limit:
-        size = record.size
-        if size > topic.limit:
-            return RefusedForGood(
-                f"it takes {size} bytes on the wire, and the topic {topic.name} takes "
-                f"{topic.limit} (max.message.bytes)"
-            )
+    if topic.limit is not None and (size := record.size) > topic.limit:
+        return RefusedForGood(
+            f"it takes {size} bytes on the wire, and the topic {topic.name} takes "
+            f"{topic.limit} (max.message.bytes)"
+        )
     return None
 
 
 def _parts(todo: Sequence[_Item]) -> Iterator[list[_Item]]:
     """Divide so that no key goes to two topics in one part: a refusal in one stops only itself."""
+    if len({item.record.topic for item in todo}) == 1:
+        yield list(todo)
+        return
     part: list[_Item] = []
     seen: dict[str, str] = {}
     for item in todo:

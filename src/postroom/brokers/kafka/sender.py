@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as KafkaMessage
 
 from postroom.brokers.kafka.mapping import Record
-from postroom.brokers.kafka.wire import Wire, error_of, refuses
+from postroom.brokers.kafka.wire import error_of, refuses
 
 _SLICE = 0.1
 _DRAIN = 0.5
@@ -28,8 +30,8 @@ class Unsent(Enum):
 UNSENT = Unsent.UNSENT
 Report = KafkaError | None | Unsent
 """None is a confirm; an error with the code `_PURGE_INFLIGHT` is no answer in time."""
-_Slot = tuple[KafkaError | None, int | None] | None
-_CONFIRMED: _Slot = (None, None)
+_Failures = dict[int, tuple[KafkaError, int | None]]
+"""Errors and partitions, by the number of the record."""
 
 
 class Sender:
@@ -49,16 +51,19 @@ class Sender:
         What was not sent within `lifetime` seconds is never sent: librdkafka has threads of its
         own, which run first when a frozen process goes on.
         """
-        self.wire = Wire()
         self.batch_bytes = batch_bytes
         self.lifetime = lifetime
         self.careful = careful
         self.spent = False
         """Whether a new one has to be made."""
+        self._whole = True
+        """Whether every report has reached us, so that silence is a confirm."""
         self._producer = Producer(
             {
                 **config,
-                "error_cb": self.wire.noted,
+                # No `error_cb`: with one a fatal error is raised in whatever callback runs, whose
+                # report may be lost. The reports say what there is to know.
+                "delivery.report.only.error": True,
                 "enable.idempotence": True,  # and so acks=all, and order within a partition
                 "enable.gapless.guarantee": not careful,
                 "partitioner": "murmur2_random",
@@ -81,38 +86,32 @@ class Sender:
         self, records: Sequence[Record], *, until: float, stopped: Callable[[], bool]
     ) -> list[Report]:
         """Send; return what became of each, at that moment (monotonic) at the latest."""
-        self._serve(0)
-        slots: list[_Slot] = [None] * len(records)
-        given = self._give(records, slots, until)
+        failures: _Failures = {}
+        given = self._give(records, failures, until)
         self._wait(until, stopped)
         if len(self._producer):
             self._purge()
-        # By identity: the library's errors cannot be compared with anything else.
-        if set(map(id, slots)) == {id(_CONFIRMED)}:
-            self.wire.answered()
-            return [None] * len(slots)
-        return self._judge(slots, given)
+        settled = self._whole and not len(self._producer)
+        if settled and not failures and given == len(records):
+            return [None] * given
+        return self._judge(len(records), given, failures, settled=settled)
 
     def destroy(self) -> None:
         """End it and its threads; takes as long as they do."""
         self.spent = True
         del self._producer
 
-    def _give(self, records: Sequence[Record], slots: list[_Slot], until: float) -> int:
+    def _give(self, records: Sequence[Record], failures: _Failures, until: float) -> int:
         """Hand the records to librdkafka; return how many it took."""
         produce: Callable[..., None] = self._producer.produce
         for number, record in enumerate(records):
+            report = partial(_failed, failures, number)
+            topic, key, value, headers, _ = record
             while True:
                 if time.monotonic() >= until:
                     return number
                 try:
-                    produce(
-                        record.topic,
-                        record.value,
-                        record.key,
-                        on_delivery=_into(slots, number),
-                        headers=record.headers,
-                    )
+                    produce(topic, value, key, on_delivery=report, headers=headers)
                 except BufferError:
                     if self.spent:
                         return number
@@ -121,7 +120,7 @@ class Sender:
                     if error_of(error).fatal():
                         self.spent = True
                         return number
-                    slots[number] = (error_of(error), None)
+                    failures[number] = (error_of(error), None)
                     break
                 else:
                     break
@@ -136,8 +135,6 @@ class Sender:
             if self.spent:
                 until = min(until, time.monotonic() + _DRAIN)
             self._flush(min(left, _SLICE))
-            if self.wire.hopeless:
-                return
 
     def _purge(self) -> None:
         """Take back what was not answered; no answer is believed any more."""
@@ -152,25 +149,33 @@ class Sender:
         try:
             self._producer.flush(seconds)
         except (KafkaException, SystemError):
-            # A fatal error. A callback that the library runs at the same moment may be hit by
-            # it as well (SystemError); what it had to say is in its slot by then.
-            self.spent = True
+            self._broken()
 
     def _serve(self, seconds: float) -> None:
         try:
             self._producer.poll(seconds)
         except (KafkaException, SystemError):
-            self.spent = True
+            self._broken()
 
-    def _judge(self, slots: Sequence[_Slot], given: int) -> list[Report]:
-        failed = {slot[1] for slot in slots if slot and slot[0] is not None and refuses(slot[0])}
+    def _broken(self) -> None:
+        """Take no silence for a confirm any more: a report may be lost."""
+        self.spent = True
+        self._whole = False
+
+    def _judge(self, count: int, given: int, failures: _Failures, *, settled: bool) -> list[Report]:
+        """Return what became of each; who has no failure is confirmed, if all is settled."""
+        failed = {partition for error, partition in failures.values() if refuses(error)}
         reports: list[Report] = []
-        for number, slot in enumerate(slots):
-            if slot is None:
-                reports.append(UNSENT if number >= given else _NO_ANSWER)
+        for number in range(count):
+            if number >= given:
+                reports.append(UNSENT)
                 continue
-            error, partition = slot
-            code = None if error is None else error.code()
+            if number not in failures:
+                reports.append(None if settled else _NO_ANSWER)
+                continue
+            error, partition = failures[number]
+            code = error.code()
+            self.spent = self.spent or code in _AT_AN_END
             if code == KafkaError._PURGE_QUEUE or (  # noqa: SLF001
                 # Behind a refused batch: the broker takes no sequence number out of turn.
                 code in _NOT_KEPT and partition is not None and partition in failed
@@ -192,18 +197,15 @@ _NOT_KEPT = frozenset(
 )
 
 
-def _into(slots: list[_Slot], number: int) -> Callable[[KafkaError | None, Any], None]:
-    """Return a callback that keeps the report.
+_AT_AN_END = frozenset(
+    {
+        KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
+        KafkaError._FATAL,  # noqa: SLF001
+    }
+)
+"""The producer has stopped for good."""
 
-    It assigns before it calls anything: after a fatal error the library runs it with that
-    exception pending, and whatever it calls fails.
-    """
 
-    def report(error: KafkaError | None, message: Any) -> None:
-        if error is None:
-            slots[number] = _CONFIRMED
-        else:
-            slots[number] = (error, None)
-            slots[number] = (error, message.partition())
-
-    return report
+def _failed(failures: _Failures, number: int, error: KafkaError, message: KafkaMessage) -> None:
+    """Keep a report: librdkafka makes one for each record that is not confirmed."""
+    failures[number] = (error, message.partition())
