@@ -121,8 +121,14 @@ class Producing:
         answers.blocked.clear()
         if not todo:
             return answers.found
+        return await self._answered(todo, answers, deadline, min(limits.values()))
+
+    async def _answered(
+        self, todo: Sequence[_Item], answers: "_Answers", deadline: Deadline, batch_bytes: int
+    ) -> list[BrokerError | None]:
+        """Send in a thread; return the answers when it has them, or when time is over."""
         lifetime = max(math.ceil(deadline.span), 1)
-        bounds = _Bounds(deadline.sending, lifetime, min(limits.values()))
+        bounds = _Bounds(deadline.sending, lifetime, batch_bytes)
         judged_before = answers.found.copy()
         loop = asyncio.get_running_loop()
         sending = loop.run_in_executor(self._threads, self._deliver, todo, answers, bounds)
