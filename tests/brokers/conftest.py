@@ -63,7 +63,7 @@ async def kafka_client(log: kafka.Ground) -> AsyncIterator[Client]:
         await broker.close()
 
 
-@pytest.fixture(scope="session", params=needed(_OWN, "Kafka of the tests' own", cure=_CURE))
+@pytest.fixture(scope="session", params=needed(_OWN, "Kafka", cure=_CURE))
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka.OwnKafka]:
     """A Kafka that these tests may kill."""
     with kafka.own(tmp_path_factory.mktemp("certificates")) as made:
