@@ -20,13 +20,15 @@ from pathlib import Path
 import pytest
 
 from postroom._redact import redacted
-from postroom.lab.servers import rabbitmq
+from postroom.lab.servers import kafka, rabbitmq
 from postroom.lab.servers.postgresql import PostgresqlServer, installed
 
 _VARIABLE = "POSTROOM_TEST_POSTGRESQL"
 _DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
 _RABBITMQ = "POSTROOM_TEST_RABBITMQ"
 _RABBITMQ_DEFAULT = "amqp://guest:guest@127.0.0.1:5672/?management=15672"
+_KAFKA = "POSTROOM_TEST_KAFKA"
+_KAFKA_DEFAULT = "kafka://127.0.0.1:9092"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,22 @@ def rabbitmq_servers() -> list[Server]:
     return [Server("rabbitmq", _RABBITMQ_DEFAULT)] if _answers(_RABBITMQ_DEFAULT) else []
 
 
-def needed(servers: list[Server], what: str, variable: str = _VARIABLE) -> list[object]:
+def kafka_servers() -> list[Server]:
+    """Return the Kafka of the tests, which may still be starting; empty without one."""
+    given = os.environ.get(_KAFKA)
+    if given:
+        return [Server("kafka", given)]
+    return [Server("kafka", _KAFKA_DEFAULT)] if kafka.answers("127.0.0.1", 9092) else []
+
+
+def needed(
+    servers: list[Server], what: str, variable: str = _VARIABLE, *, cure: str = ""
+) -> list[object]:
     """Return the servers as parameters of a fixture; a skip that says what to do if none."""
     if servers:
         return [pytest.param(server, id=server.name) for server in servers]
-    why = f"no {what} server answers: run `make test`, or set {variable} to an address"
+    cure = cure or f"run `make test`, or set {variable} to an address"
+    why = f"no {what} server answers: {cure}"
     if os.environ.get("CI") == "true":
         raise pytest.UsageError(why)
     sys.stderr.write(f"\nSKIPPED, LOUDLY: {why}\n")
@@ -107,6 +120,21 @@ def _rabbitmq() -> Iterator[str]:
 
 
 @contextmanager
+def _kafka() -> Iterator[str]:
+    """Give the address of a Kafka, begun if need be; its tests wait until it is ready."""
+    found = kafka_servers()
+    if found or kafka.installed() is None:
+        yield found[0].url if found else ""
+        return
+    server = kafka.any_server()
+    try:
+        server.begin()
+        yield server.url
+    finally:
+        server.remove()
+
+
+@contextmanager
 def _postgresql() -> Iterator[str]:
     """Give the addresses of PostgreSQL servers of every version there is, started if need be."""
     given = os.environ.get(_VARIABLE)
@@ -138,10 +166,12 @@ def _major(folder: Path) -> str:
 def main() -> int:
     """Run the command with the servers up; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # RabbitMQ takes seconds to come up, so it is begun first, and nobody waits for it here.
-    with _rabbitmq() as rabbit, _postgresql() as urls:
+    # Those that take seconds to come up are begun first, and nobody waits for them here.
+    with _kafka() as log, _rabbitmq() as rabbit, _postgresql() as urls:
         sys.stderr.write(f"PostgreSQL: {urls or 'none'}\nRabbitMQ: {redacted(rabbit) or 'none'}\n")
-        found = {name: url for name, url in ((_VARIABLE, urls), (_RABBITMQ, rabbit)) if url}
+        sys.stderr.write(f"Kafka: {redacted(log) or 'none'}\n")
+        every = ((_VARIABLE, urls), (_RABBITMQ, rabbit), (_KAFKA, log))
+        found = {name: url for name, url in every if url}
         environment = {**os.environ, **found}
         return subprocess.run(sys.argv[1:], env=environment, check=False).returncode
 

@@ -94,6 +94,27 @@ _RABBITMQ = _Driver(
         "external": _flag,
     },
 )
+_KAFKA = _Driver(
+    module="postroom.brokers.kafka",
+    name="KafkaBroker",
+    server=True,
+    extra="kafka",
+    options={
+        "group_prefix": str,
+        "declare": _flag,
+        "partitions": int,
+        "replication": int,
+        "max_message_bytes": size,
+        "session_timeout": duration,
+        "connect_timeout": duration,
+        "tls": _flag,
+        "cacertfile": str,
+        "certfile": str,
+        "keyfile": str,
+        "verify": _flag,
+        "sasl": str,
+    },
+)
 _BROKERS = {
     "sqlite": _Driver(
         module="postroom.brokers.sqlite",
@@ -109,12 +130,13 @@ _BROKERS = {
     ),
     "amqp": _RABBITMQ,
     "amqps": _RABBITMQ,
+    "kafka": _KAFKA,
     MEMORY: _Driver(module="postroom.brokers.memory", name="MemoryBroker", options={}),
 }
 _NOT_YET = frozenset(
     {
         *("cockroachdb", "mysql", "mariadb", "mssql", "sqlserver"),
-        *("oracle", "mongodb", "rabbitmq", "kafka", "nats", "redis", "rediss"),
+        *("oracle", "mongodb", "rabbitmq", "nats", "redis", "rediss"),
         *("servicebus", "sqs", "pubsub", "pulsar"),
     }
 )
@@ -134,8 +156,8 @@ def open_store(url: str, **options: object) -> Store:
 def open_broker(url: str, **options: object) -> Broker:
     """Return the broker at this address, not opened yet: `await broker.open()` connects.
 
-    `sqlite:///relative.db`, `amqp://user@host/vhost`, `amqps://...` or `memory:`; the entry points
-    of third parties are in `postroom.brokers`.
+    `sqlite:///relative.db`, `amqp://user@host/vhost`, `amqps://...`, `kafka://host` or
+    `memory:`; the entry points of third parties are in `postroom.brokers`.
     """
     return cast("Broker", _make("broker", _BROKERS, url, options))
 
