@@ -42,7 +42,7 @@ class Consumer:
     and only then the broker is told. A copy, also one in the same instant, has no second effect.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what can be said about a consumer
         self,
         name: str,
         *,
@@ -52,6 +52,7 @@ class Consumer:
         retry: RetryPolicy | None = None,
         concurrency: int = 8,
         prefetch: int | None = None,
+        probe: Backoff | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -63,6 +64,8 @@ class Consumer:
         forms, `sqlite3_transactions(path)`. `store` is the kind of database where the inbox is.
         Without `routes` it follows those of the `Postroom` that runs it.
         At most `concurrency` handlers run at once; `prefetch` messages are taken ahead.
+        `probe` says how often a broker or a database is tried that cannot be reached; by default
+        after 0.2 s, then ever more seldom, up to 10 s.
         """
         if concurrency < 1:
             raise SettingsError("concurrency must be at least 1")
@@ -74,6 +77,7 @@ class Consumer:
         self._retry = retry or RetryPolicy()
         self._concurrency = concurrency
         self._prefetch = prefetch or concurrency * 8
+        self._between_probes = probe or _PROBE
         self._observers = Observers(observers)
         self._clock = clock or SystemClock()
         self._handlers = Handlers()
@@ -197,7 +201,7 @@ class Consumer:
     async def _pause(self, trouble: str, failures: int, stop: asyncio.Event) -> int:
         """Wait until the database can be used again; return the number of failures so far."""
         while not stop.is_set():
-            delay = _PROBE.delay(failures)
+            delay = self._between_probes.delay(failures)
             self._observers.emit(
                 events.ConsumerPaused(consumer=self.name, error=trouble, delay=delay)
             )
