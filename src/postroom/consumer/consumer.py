@@ -84,6 +84,7 @@ class Consumer:
         self._applying: Applying | None = None
         self._handling: Handling | None = None
         self._trouble: Trouble | None = None
+        self._paused = False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -191,6 +192,9 @@ class Consumer:
     async def _receive(self, broker: Subscriber, keyed: KeyedWork) -> None:
         subscription = broker.subscribe(self.topics, group=self.name, prefetch=self._prefetch)
         async with subscription as deliveries:
+            if self._paused:
+                self._paused = False
+                self._observers.emit(events.ConsumerResumed(consumer=self.name))
             try:
                 async for delivery in deliveries:
                     keyed.add(delivery)
@@ -199,7 +203,11 @@ class Consumer:
                 await keyed.end()
 
     async def _pause(self, trouble: str, failures: int, stop: asyncio.Event) -> int:
-        """Wait until the database can be used again; return the number of failures so far."""
+        """Wait until the database can be used again; return the number of failures so far.
+
+        Whether the broker can, is known when the next subscription is there.
+        """
+        self._paused = True
         while not stop.is_set():
             delay = self._between_probes.delay(failures)
             self._observers.emit(
@@ -212,7 +220,6 @@ class Consumer:
                 pass
             reason = await self._probe()
             if reason is None:
-                self._observers.emit(events.ConsumerResumed(consumer=self.name))
                 break
             trouble, failures = reason, failures + 1
         return failures
