@@ -169,9 +169,10 @@ def _check(plan: Plan) -> None:
 
 def _elsewhere(plan: Plan) -> str:
     """Say with which choice something catches the variant."""
-    for store in ("sqlite", "postgresql"):
-        if replace(plan, store=store, broker=EMBEDDED).chosen():
-            return f"--store {store}"
+    for broker in (EMBEDDED, "rabbitmq"):
+        for store in ("sqlite", "postgresql"):
+            if replace(plan, store=store, broker=broker).chosen():
+                return f"--store {store} --broker {broker}"
     return "leave --only out"
 
 

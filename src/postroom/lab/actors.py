@@ -47,7 +47,7 @@ async def _run_relay(brief: Brief, journal: Journal, trap: Trap) -> None:
     await broker.open()
     relay = Relay(
         store,
-        FaultyBroker(broker, brief.places.faults),
+        plants.relay_broker(brief, FaultyBroker(broker, brief.places.faults)),
         routes=Routes([Route(retry=_retries(brief), on_dead=brief.on_dead)]),
         options=_relay_options(brief),
         observers=(journal.observe, trap.observe),

@@ -1,8 +1,9 @@
 """Where the shops of a run have their RabbitMQ: servers of the lab's own, or one with a name."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -23,27 +24,44 @@ SETTINGS: Mapping[str, str] = {"max_message_size": "400000"}
 
 
 class OwnServers:
-    """Servers that the lab starts: one for all, and more for who needs one alone."""
+    """Servers that the lab starts when they are needed: one for all, one for who must be alone."""
 
     name = RABBITMQ
 
-    def __init__(self, will: Will, server: RabbitmqServer) -> None:
-        """Use that server, which runs, for all who do not need one alone."""
+    def __init__(self, will: Will, stack: AsyncExitStack) -> None:
+        """Start servers on that stack, which ends them."""
         self._will = will
-        self._server = server
+        self._stack = stack
+        self._starting, self._alone = asyncio.Lock(), asyncio.Lock()
+        self._common: RabbitmqServer | None = None
+        self._spare: RabbitmqServer | None = None
 
     @asynccontextmanager
     async def berth(self, root: Path, *, alone: bool, shared: bool) -> AsyncIterator[Berth]:
         """Give a virtual host."""
-        async with AsyncExitStack() as stack:
-            server = self._server
-            if alone:
-                server = await stack.enter_async_context(started(self._will))
+        async with self._spare_one() if alone else self._common_one() as server:
             url = make_vhost(server.url, f"lab-{root.name}")
             place = address(url, management=str(server.api_port), shared=shared)
             yield Berth(address=place, server=server)
-            if not alone:
+            with suppress(Unusable):  # the server itself goes at the end
                 RabbitmqShop(place).remove()
+
+    @asynccontextmanager
+    async def _common_one(self) -> AsyncIterator[RabbitmqServer]:
+        async with self._starting:
+            self._common = self._common or await self._started()
+        yield self._common
+
+    @asynccontextmanager
+    async def _spare_one(self) -> AsyncIterator[RabbitmqServer]:
+        async with self._alone:
+            server, self._spare = self._spare or await self._started(), None
+            yield server
+            # Whoever ended badly may have left it in any state.
+            self._spare = server
+
+    async def _started(self) -> RabbitmqServer:
+        return await self._stack.enter_async_context(started(self._will))
 
 
 class Named:
@@ -99,8 +117,9 @@ async def harbour(choice: str, will: Will) -> AsyncIterator[Harbour]:
             "the lab needs pamqp for RabbitMQ: install the extra `rabbitmq` of postroom"
         )
     if choice == RABBITMQ:
-        async with started(will) as server:
-            yield OwnServers(will, server)
+        any_server()  # says at once if there is none
+        async with AsyncExitStack() as servers:
+            yield OwnServers(will, servers)
         return
     url, _, query = choice.partition("?")
     management = parse_qs(query).get("management", [_MANAGEMENT])[0]
