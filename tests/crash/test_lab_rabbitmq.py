@@ -12,9 +12,10 @@ from uuid import uuid4
 import pytest
 
 from postroom.lab import runner
-from postroom.lab.broker import WHY_NOT
+from postroom.lab.broker import ALARM, FILE, LIMIT, SERVER, WHY_NOT
 from postroom.lab.report import FIGURES
-from postroom.lab.scenarios import brokers, outages
+from postroom.lab.runner import Plan
+from postroom.lab.scenarios import outages
 from postroom.lab.servers.postgresql import installed as postgresql_installed
 from postroom.lab.servers.rabbitmq import PID_FILES, ask, installed, make_vhost, remove_vhost
 from tests.crash.running import LONGEST, Run, command, lives, processes, run_lab, wait_until
@@ -27,8 +28,6 @@ OWN = needed(
     "RabbitMQ and PostgreSQL",
 )
 NAMED = needed(rabbitmq_servers(), "RabbitMQ")
-FILES = [one.name for one in brokers.SCENARIOS if one.of_broker]
-"""They are about the embedded broker's file."""
 NAMES = [
     *(one.name for one in outages.SCENARIOS),
     *("peak-day", "crash-before-settle", "consumer-after-commit", "twice-in-parallel", "poison"),
@@ -39,7 +38,7 @@ NAMES = [
 @pytest.fixture(scope="module", params=OWN)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run it once on servers of the lab's own, with a short storm."""
-    only = [argument for name in (*NAMES, *FILES) for argument in ("--only", name)]
+    only = [argument for name in NAMES for argument in ("--only", name)]
     return run_lab(
         tmp_path_factory.mktemp("lab"),
         *("--broker", request.param.url, "--store", "postgresql"),
@@ -75,10 +74,22 @@ def test_copies_are_counted(run: Run) -> None:
     assert run.scenario("crash-before-settle")["resent"] > 0
 
 
-def test_what_does_not_apply_is_named_with_the_reason(run: Run) -> None:
+def test_the_report_names_the_broker(run: Run) -> None:
     assert run.report["broker"] == "rabbitmq"
-    assert run.report["skipped"] == dict.fromkeys(FILES, WHY_NOT["file"])
     assert run.code == 0
+
+
+def test_what_does_not_apply_to_a_broker_is_known_with_the_reason() -> None:
+    files = {"broker-locked": WHY_NOT[FILE], "broker-missing": WHY_NOT[FILE]}
+    servers = {
+        "broker-killed": WHY_NOT[SERVER],
+        "broker-blocked": WHY_NOT[ALARM],
+        "too-large": WHY_NOT[LIMIT],
+    }
+
+    assert Plan(seed=0).unfit() == {}
+    assert Plan(seed=0, broker="rabbitmq").unfit() == files
+    assert Plan(seed=0, broker="amqp://127.0.0.1/").unfit() == {**files, **servers}
 
 
 @pytest.mark.parametrize("server", OWN)
@@ -144,11 +155,10 @@ def test_a_server_that_is_named_is_left_as_it_was(owner: Account, tmp_path: Path
 
     run = run_lab(
         tmp_path,
-        *("--broker", owner.url, "--only", "crash-before-settle", "--only", "broker-killed"),
+        *("--broker", owner.url, "--only", "crash-before-settle", "--only", "broker-cut"),
     )
 
     assert run.code == 0
-    assert run.report["skipped"] == {"broker-killed": WHY_NOT["own server"]}
     assert (owner.hosts(), owner.things()) == (hosts, things)
     assert "secret" not in run.output + run.page + json.dumps(run.report)
 
@@ -160,7 +170,7 @@ def test_who_may_make_no_virtual_host_is_left_without_a_trace(
 
     run = run_lab(
         tmp_path,
-        *("--broker", guest.url, "--only", "broker-unbound", "--only", "broker-cut"),
+        *("--broker", guest.url, "--only", "broker-unbound", "--only", "poison"),
     )
 
     assert run.code == 0
