@@ -83,6 +83,7 @@ def test_what_does_not_apply_to_a_broker_is_known_with_the_reason() -> None:
     files = {"broker-locked": WHY_NOT[FILE], "broker-missing": WHY_NOT[FILE]}
     servers = {
         "broker-killed": WHY_NOT[SERVER],
+        "broker-killed-retrying": WHY_NOT[SERVER],
         "broker-blocked": WHY_NOT[ALARM],
         "too-large": WHY_NOT[LIMIT],
     }

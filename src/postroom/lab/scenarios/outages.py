@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from postroom.lab import books, outage
+from postroom.lab import books, outage, shop
 from postroom.lab.broker import ALARM, LIMIT, ROUTES, SERVER, WIRE
 from postroom.lab.plants import NO_CONFIRM
 from postroom.lab.processes import Actor
@@ -32,6 +32,29 @@ async def broker_killed(stage: Stage) -> None:
         await stage.goes_on("the broker's return", SOON)
     await close_shop(stage, services)
     await nobodys_fault(stage)
+
+
+async def broker_killed_retrying(stage: Stage) -> None:
+    """The broker dies while messages wait in it for their next try."""
+    poisoned = {stage.place(number, note=shop.POISON) for number in range(10)}
+    for number in range(10):
+        stage.place(number)
+    stage.start("relay")
+    consumers = stage.start_consumers(attempts=10)
+    for consumer in consumers:
+        await said_more(stage, consumer, "HandlerFailed", 2 * len(poisoned))
+    before = _said(stage, "consumer")
+    async with outage.down(stage, outage.crash):
+        await _noticed(stage, before)
+    stage.healed()
+    await stage.still()
+    given_up = sum(len(one.said("DeadLettered")) for one in consumers)
+    stage.check("all of them were given up afterwards", given_up >= 2 * len(poisoned))
+    graves = {(grave.group, grave.message_id) for grave in stage.places.broker.graves()}
+    every = {(group, id_) for group in stage.places.consumers for id_ in poisoned}
+    stage.check("they are dead letters of both consumers", graves == every)
+    reasons = books.reasons(stage.places).values()
+    stage.check("the reason says why", all("nobody can read" in text for text in reasons))
 
 
 async def broker_cut(stage: Stage) -> None:
@@ -147,6 +170,13 @@ SCENARIOS: Sequence[Scenario] = (
         name="broker-killed",
         summary="the broker dies by SIGKILL, then is shut down, while everybody works",
         play=broker_killed,
+        of_broker=SERVER,
+        alone_at_broker=True,
+    ),
+    Scenario(
+        name="broker-killed-retrying",
+        summary="the broker dies by SIGKILL while messages wait in it for their next try",
+        play=broker_killed_retrying,
         of_broker=SERVER,
         alone_at_broker=True,
     ),
