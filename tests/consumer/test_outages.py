@@ -17,6 +17,7 @@ from postroom import events
 from postroom.brokers.sqlite import EmbeddedBroker
 from postroom.errors import BrokerUnavailable, SchemaMismatch
 from postroom.message import Message
+from postroom.retry import Backoff
 from tests.consumer.conftest import Billing, OrderPlaced, _message
 
 
@@ -62,6 +63,34 @@ async def test_a_lost_broker_is_waited_for(simple: Billing) -> None:
 
     assert simple.effects() == [("ann", 1), ("ann", 2)]
     assert simple.count(events.ConsumerPaused) >= 1
+
+
+async def test_a_consumer_is_back_when_its_broker_is(simple: Billing) -> None:
+    """While the database answers and the broker does not, it works as little as without both."""
+    await simple.publish(OrderPlaced("ann", 1))
+    probe = Backoff(initial=timedelta(milliseconds=10), maximum=timedelta(milliseconds=10))
+    resumed_early: list[int] = []
+    cut = False
+
+    def outage() -> bool:
+        nonlocal cut
+        if simple.done(1)() and not cut:
+            cut = True
+            asyncio.ensure_future(simple.broker.close())  # noqa: RUF006 - ends within the test
+        if simple.count(events.ConsumerPaused) == 3 and not resumed_early:
+            resumed_early.append(simple.count(events.ConsumerResumed))
+            asyncio.ensure_future(_restore(simple))  # noqa: RUF006 - ends within the test
+        return simple.done(2)()
+
+    await simple.consume(simple.consumer(probe=probe), until=outage)
+
+    assert resumed_early == [0]
+    assert simple.count(events.ConsumerResumed) == 1
+
+
+async def _restore(simple: Billing) -> None:
+    await simple.broker.open()
+    await simple.publish(OrderPlaced("ann", 2))
 
 
 async def _cut_and_restore(simple: Billing) -> None:

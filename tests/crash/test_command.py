@@ -33,6 +33,12 @@ def test_it_lists_what_it_can_do() -> None:
         ["--json", "/no/such/folder/out.json"],
         ["--keep", "/proc"],
         ["--store", "oracle"],
+        ["--broker", "rocket"],
+        ["--broker", "amqp:guest"],
+        ["--broker", "rabbitmq://guest@127.0.0.1/"],
+        ["--only", "broker-killed"],
+        ["--only", "broker-locked", "--broker", "amqp://shop@127.0.0.1/"],
+        ["--only", "broker-blocked", "--broker", "amqp://shop@127.0.0.1/"],
         ["--only", "wire-cut"],
         ["--only", "savepoint-trap", "--store", "postgresql://shop@127.0.0.1/shop"],
         ["--plant", "by-position"],
@@ -49,7 +55,15 @@ def test_a_variant_that_nothing_catches_here_is_told_where_it_is_caught() -> Non
     done = lab("--plant", "by-position")
 
     assert "nothing catches by-position on sqlite" in done.stderr
-    assert "--store postgresql" in done.stderr
+    assert "--store postgresql --broker embedded" in done.stderr
+
+
+def test_a_broker_where_nobody_answers_ends_with_three() -> None:
+    done = lab("--broker", f"amqp://shop:secret@127.0.0.1:{free_port()}/shop")
+
+    assert done.returncode == 3
+    assert "cannot be used" in done.stderr
+    assert "secret" not in done.stdout + done.stderr
 
 
 def test_a_database_where_nobody_answers_ends_with_three() -> None:

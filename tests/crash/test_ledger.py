@@ -141,6 +141,13 @@ def test_one_seed_is_one_storm() -> None:
     assert schedule(5, 30) != schedule(6, 30)
 
 
+def test_a_storm_begins_with_an_outage_of_everything_that_can_have_one() -> None:
+    blows = schedule(5, 10, server=True, broker=True)
+
+    assert {"lock", "crash", "broker-crash"} <= {blow.kind for blow in blows if blow.at < 6}
+    assert not any(blow.kind == "broker-crash" for blow in schedule(5, 600, server=True))
+
+
 def test_two_minutes_of_storm_are_over_a_hundred_kills() -> None:
     for seed in range(20):
         assert sum(blow.kind == "kill" for blow in schedule(seed, 120)) > 130

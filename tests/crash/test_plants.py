@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from postroom.lab.report import FIGURES
+from postroom.lab.runner import Plan
 from postroom.lab.scenarios import SCENARIOS
 from tests.crash.running import LONGEST, Run, run_lab
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(LONGEST)]
 
 
-PLANTS = [plant for one in SCENARIOS if one.needs in {"", "sqlite"} for plant in one.plants]
+PLANTS = [plant for one in Plan(seed=0).chosen() for plant in one.plants]
 
 
 @pytest.mark.parametrize("plant", PLANTS)

@@ -4,12 +4,12 @@ import pytest
 
 from postroom.lab import runner
 from postroom.lab.report import FIGURES
-from postroom.lab.scenarios import SCENARIOS
+from postroom.lab.runner import Plan
 from tests.crash.running import LONGEST, Run
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(LONGEST)]
 
-NAMES = [*(one.name for one in SCENARIOS if one.needs in {"", "sqlite"}), runner.STORM]
+NAMES = [*(one.name for one in Plan(seed=0).chosen()), runner.STORM]
 KILLS = {
     "commit-fails": 2,
     "crash-before-publish": 2,

@@ -19,7 +19,8 @@ from postroom.cli.exits import CommandFailed, Exit
 from postroom.cli.lab_screen import Screen
 from postroom.cli.screen import document, err, out, say, table
 from postroom.cli.start import examples
-from postroom.lab import runner, timeline
+from postroom.lab import brokers, runner, timeline
+from postroom.lab.broker import EMBEDDED, NoBroker
 from postroom.lab.database import Unusable
 from postroom.lab.ground import SQLITE, DriverMissing
 from postroom.lab.plants import PLANTS
@@ -36,6 +37,8 @@ EPILOG = examples(
     "postroom lab --plant no-fence",
     "postroom lab --store postgresql",
     "postroom lab --store postgresql://postgres@127.0.0.1/postgres",
+    "postroom lab --broker rabbitmq --store postgresql",
+    "postroom lab --broker amqp://guest:guest@127.0.0.1:5672/",
 )
 
 
@@ -59,6 +62,14 @@ def lab_command(  # noqa: PLR0913 - each is an option of the command
             help="sqlite; postgresql: the lab starts a server; or postgresql://user@host/database.",
         ),
     ] = SQLITE,
+    broker: Annotated[
+        str,
+        typer.Option(
+            "--broker",
+            metavar="BROKER",
+            help="embedded; rabbitmq: the lab starts a server; or amqp://user:password@host/vhost.",
+        ),
+    ] = EMBEDDED,
     messages: Annotated[
         int,
         typer.Option(
@@ -103,6 +114,7 @@ def lab_command(  # noqa: PLR0913 - each is an option of the command
         only=only or [],
         plant=plant,
         store=store,
+        broker=broker,
         messages=messages,
     )
     _check(plan)
@@ -124,6 +136,12 @@ def _check(plan: Plan) -> None:
             f"there is no store {redacted(plan.store)!r}",
             cure="sqlite, postgresql, or the address of a PostgreSQL database",
         )
+    if not brokers.kind(plan.broker):
+        raise CommandFailed(
+            Exit.USAGE,
+            f"there is no broker {redacted(plan.broker)!r}",
+            cure="embedded, rabbitmq, or an address such as amqp://user:password@host:port/vhost",
+        )
     known = [name for name, _, _ in runner.names()]
     able = {*(one.name for one in replace(plan, only=(), plant="").chosen()), *runner.OTHERS}
     for name in plan.only:
@@ -134,7 +152,7 @@ def _check(plan: Plan) -> None:
         if name not in able:
             raise CommandFailed(
                 Exit.USAGE,
-                f"{name} needs another store",
+                f"{name} needs another store or broker",
                 cure="`postroom lab --list` says which",
             )
     if plan.plant and plan.plant not in PLANTS:
@@ -144,16 +162,17 @@ def _check(plan: Plan) -> None:
     if not plan.chosen() and not any(map(plan.includes, runner.OTHERS)):
         raise CommandFailed(
             Exit.USAGE,
-            f"nothing catches {plan.plant} on {redacted(plan.store)}",
+            f"nothing catches {plan.plant} on {redacted(plan.store)} and {redacted(plan.broker)}",
             cure=_elsewhere(plan),
         )
 
 
 def _elsewhere(plan: Plan) -> str:
     """Say with which choice something catches the variant."""
-    for store in ("sqlite", "postgresql"):
-        if replace(plan, store=store).chosen():
-            return f"--store {store}"
+    for broker in (EMBEDDED, "rabbitmq"):
+        for store in ("sqlite", "postgresql"):
+            if replace(plan, store=store, broker=broker).chosen():
+                return f"--store {store} --broker {broker}"
     return "leave --only out"
 
 
@@ -188,6 +207,8 @@ def _run(plan: Plan, root: Path, screen: Screen, *, keep: bool) -> Report:
         raise typer.Exit(128 + stopped[0]) from None
     except (DriverMissing, ServerMissing) as error:
         raise CommandFailed(Exit.USAGE, str(error)) from error
+    except NoBroker as error:
+        raise CommandFailed(Exit.UNREACHABLE, str(error)) from error
     except Unusable as error:
         raise CommandFailed(
             Exit.UNREACHABLE, f"{redacted(plan.store)} cannot be used: {error}"

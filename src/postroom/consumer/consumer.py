@@ -42,7 +42,7 @@ class Consumer:
     and only then the broker is told. A copy, also one in the same instant, has no second effect.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what can be said about a consumer
         self,
         name: str,
         *,
@@ -52,6 +52,7 @@ class Consumer:
         retry: RetryPolicy | None = None,
         concurrency: int = 8,
         prefetch: int | None = None,
+        probe: Backoff | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -63,6 +64,8 @@ class Consumer:
         forms, `sqlite3_transactions(path)`. `store` is the kind of database where the inbox is.
         Without `routes` it follows those of the `Postroom` that runs it.
         At most `concurrency` handlers run at once; `prefetch` messages are taken ahead.
+        `probe` says how often a broker or a database is tried that cannot be reached; by default
+        after 0.2 s, then ever more seldom, up to 10 s.
         """
         if concurrency < 1:
             raise SettingsError("concurrency must be at least 1")
@@ -74,12 +77,14 @@ class Consumer:
         self._retry = retry or RetryPolicy()
         self._concurrency = concurrency
         self._prefetch = prefetch or concurrency * 8
+        self._between_probes = probe or _PROBE
         self._observers = Observers(observers)
         self._clock = clock or SystemClock()
         self._handlers = Handlers()
         self._applying: Applying | None = None
         self._handling: Handling | None = None
         self._trouble: Trouble | None = None
+        self._paused = False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -187,6 +192,9 @@ class Consumer:
     async def _receive(self, broker: Subscriber, keyed: KeyedWork) -> None:
         subscription = broker.subscribe(self.topics, group=self.name, prefetch=self._prefetch)
         async with subscription as deliveries:
+            if self._paused:
+                self._paused = False
+                self._observers.emit(events.ConsumerResumed(consumer=self.name))
             try:
                 async for delivery in deliveries:
                     keyed.add(delivery)
@@ -195,9 +203,13 @@ class Consumer:
                 await keyed.end()
 
     async def _pause(self, trouble: str, failures: int, stop: asyncio.Event) -> int:
-        """Wait until the database can be used again; return the number of failures so far."""
+        """Wait until the database can be used again; return the number of failures so far.
+
+        Whether the broker can, is known when the next subscription is there.
+        """
+        self._paused = True
         while not stop.is_set():
-            delay = _PROBE.delay(failures)
+            delay = self._between_probes.delay(failures)
             self._observers.emit(
                 events.ConsumerPaused(consumer=self.name, error=trouble, delay=delay)
             )
@@ -208,7 +220,6 @@ class Consumer:
                 pass
             reason = await self._probe()
             if reason is None:
-                self._observers.emit(events.ConsumerResumed(consumer=self.name))
                 break
             trouble, failures = reason, failures + 1
         return failures

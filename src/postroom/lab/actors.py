@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
-from postroom.brokers.sqlite import EmbeddedBroker
+from postroom.broker import Broker
 from postroom.errors import StoreUnavailable
 from postroom.lab import careless, consumers, plants
 from postroom.lab.backstage import open_broker, stop_on_sigterm
@@ -47,7 +47,7 @@ async def _run_relay(brief: Brief, journal: Journal, trap: Trap) -> None:
     await broker.open()
     relay = Relay(
         store,
-        FaultyBroker(broker, brief.places.faults),
+        plants.relay_broker(brief, FaultyBroker(broker, brief.places.faults)),
         routes=Routes([Route(retry=_retries(brief), on_dead=brief.on_dead)]),
         options=_relay_options(brief),
         observers=(journal.observe, trap.observe),
@@ -99,7 +99,7 @@ def _naive_consumer(brief: Brief, journal: Journal, trap: Trap) -> None:
 async def _with_broker(
     brief: Brief,
     journal: Journal,
-    work: Callable[[Brief, Journal, EmbeddedBroker], Awaitable[None]],
+    work: Callable[[Brief, Journal, Broker], Awaitable[None]],
 ) -> None:
     broker = open_broker(brief)
     await broker.open()

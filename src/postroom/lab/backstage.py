@@ -2,20 +2,14 @@
 
 import asyncio
 import signal
-from datetime import timedelta
 
-from postroom.brokers.sqlite import EmbeddedBroker
+from postroom.broker import Broker
 from postroom.lab.brief import Brief
 
 
-def open_broker(brief: Brief) -> EmbeddedBroker:
+def open_broker(brief: Brief) -> Broker:
     """Return the shop's broker, not opened."""
-    return EmbeddedBroker(
-        brief.places.broker,
-        lease=timedelta(seconds=2),
-        max_message_bytes=brief.max_message_bytes,
-        busy_timeout=timedelta(seconds=1),
-    )
+    return brief.places.broker.client(max_message_bytes=brief.max_message_bytes)
 
 
 def stop_on_sigterm() -> asyncio.Event:

@@ -3,17 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
-from postroom.brokers.sqlite import EmbeddedBroker
 from postroom.lab import shop
 from postroom.lab.database import Database
 from postroom.lab.ledger import Books, Effect, Order, Row
 from postroom.lab.places import Places
-
-_ARRIVALS = """
-CREATE TABLE IF NOT EXISTS lab_arrival (id TEXT NOT NULL, at TEXT DEFAULT CURRENT_TIMESTAMP);
-CREATE TRIGGER IF NOT EXISTS lab_arrival AFTER INSERT ON message WHEN new.only_grp IS NULL
-BEGIN INSERT INTO lab_arrival (id) VALUES (new.id); END;
-"""
 
 _UNSENT = """
 SELECT count(*) FROM postroom_outbox AS entry
@@ -37,20 +30,11 @@ async def prepare(places: Places, customers: int) -> None:
     shop.open_shop(places.shop, customers)
     for consumer in places.consumers:
         shop.open_effects(places.effects(consumer))
-    broker = EmbeddedBroker(places.broker, lease=timedelta(seconds=2))
-    await broker.open()
-    try:
-        await broker.ping()
-        for consumer in places.consumers:
-            async with broker.subscribe([shop.TOPIC], group=consumer, prefetch=1):
-                pass
-    finally:
-        await broker.close()
-    places.deliveries.create(_ARRIVALS)
+    await places.broker.create(places.consumers)
 
 
 def read(places: Places, excused: Collection[str] = ()) -> Books:
-    """Return everything that the ledger judges by."""
+    """Return everything that the ledger judges by; no consumer runs."""
     orders = [
         Order(message_id=id_, customer=name, n=n, amount=amount)
         for id_, name, n, amount in places.shop.read(
@@ -63,17 +47,17 @@ def read(places: Places, excused: Collection[str] = ()) -> Books:
             "SELECT id, key, state, blocks FROM postroom_outbox ORDER BY seq"
         )
     ]
-    broker = places.deliveries
-    arrived = arrivals(places)
+    arrived = places.broker.arrivals()
+    done = {consumer: effects(places, consumer) for consumer in places.consumers}
+    graves: dict[str, set[str]] = {}
+    for grave in places.broker.graves():
+        graves.setdefault(grave.group, set()).add(grave.message_id)
     return Books(
         orders=orders,
-        effects={consumer: effects(places, consumer) for consumer in places.consumers}
-        or {"broker": at_broker(orders, arrived)},
+        effects=done or {"broker": at_broker(orders, arrived)},
         outbox=outbox,
-        waiting=_by_group(
-            broker.read("SELECT grp, id FROM delivery JOIN message USING (position)")
-        ),
-        graves=_by_group(broker.read("SELECT grp, id FROM dead_letter")),
+        waiting=_waiting(places, done),
+        graves=graves,
         arrivals=arrived,
         excused=excused,
     )
@@ -89,16 +73,10 @@ def effects(places: Places, consumer: str) -> Sequence[Effect]:
     ]
 
 
-def arrivals(places: Places) -> Sequence[str]:
-    """Return the id of every copy that the broker took, in the order in which they came."""
-    rows = places.deliveries.read("SELECT id FROM lab_arrival ORDER BY rowid")
-    return [id_ for (id_,) in rows]
-
-
 def effect_count(places: Places) -> int:
     """Count the effects of all consumers; without consumers, what the broker took."""
     if not places.consumers:
-        return _count(places.deliveries, "SELECT count(DISTINCT id) FROM lab_arrival")
+        return len(set(places.broker.arrivals()))
     return sum(
         _count(places.effects(consumer), "SELECT count(*) FROM effects")
         for consumer in places.consumers
@@ -118,7 +96,7 @@ def order_count(places: Places) -> int:
 
 def arrived(places: Places, message_id: str) -> int:
     """Count the copies of a message that the broker took."""
-    return _count(places.deliveries, "SELECT count(*) FROM lab_arrival WHERE id = ?", message_id)
+    return places.broker.arrivals().count(message_id)
 
 
 def states(places: Places) -> Mapping[str, int]:
@@ -135,13 +113,14 @@ def attempts(places: Places) -> int:
 def reasons(places: Places) -> Mapping[str, str]:
     """Return why each dead message is dead, in the outbox or at the broker."""
     dead = places.shop.read("SELECT id, error FROM postroom_outbox WHERE state = 'dead'")
-    graves = places.deliveries.read("SELECT id, reason FROM dead_letter")
-    return {id_: reason for rows in (dead, graves) for id_, reason in rows}
+    graves = {grave.message_id: grave.reason for grave in places.broker.graves()}
+    return {**{id_: reason for id_, reason in dead}, **graves}  # noqa: C416 - as in states
 
 
 def resent(places: Places) -> int:
     """Count the copies at the broker beyond the first of each message."""
-    return _count(places.deliveries, "SELECT count(*) - count(DISTINCT id) FROM lab_arrival")
+    arrived = places.broker.arrivals()
+    return len(arrived) - len(set(arrived))
 
 
 def owners(places: Places) -> int:
@@ -154,11 +133,11 @@ def before_first_death(places: Places) -> tuple[int, int]:
 
     Customers with a dead letter are left out.
     """
-    dead = places.deliveries.read("SELECT key, died_at FROM dead_letter")
-    if not dead:
+    graves = places.broker.graves()
+    if not graves:
         return 0, 0
-    first = min(died_at for _, died_at in dead) / 1_000_000
-    struck = {key for key, _ in dead}
+    first = min(grave.died_at for grave in graves)
+    struck = {grave.key for grave in graves}
     times = [
         at
         for consumer in places.consumers
@@ -188,12 +167,11 @@ def outstanding(places: Places) -> tuple[int, str]:
     """
     unsent = _count(places.shop, _UNSENT)
     moved = states(places)
-    waiting = _count(places.deliveries, "SELECT count(*) FROM delivery")
-    tried = _count(
-        places.deliveries, "SELECT coalesce(sum(handed_out + attempts), 0) FROM delivery"
-    )
-    seen = (unsent, sorted(moved.items()), waiting, tried, effect_count(places), attempts(places))
-    return unsent + waiting, repr(seen)
+    left, tried = places.broker.left()
+    if not places.broker.tells_hands:
+        left = max(left, _unfinished(places))
+    seen = (unsent, sorted(moved.items()), left, tried, effect_count(places), attempts(places))
+    return unsent + left, repr(seen)
 
 
 def at_broker(orders: Sequence[Order], arrived: Sequence[str]) -> Sequence[Effect]:
@@ -211,8 +189,27 @@ def _count(database: Database, sql: str, *values: object) -> int:
     return int(count)
 
 
-def _by_group(rows: Sequence[tuple[str, str]]) -> dict[str, set[str]]:
-    groups: dict[str, set[str]] = {}
-    for group, id_ in rows:
-        groups.setdefault(group, set()).add(id_)
-    return groups
+def _waiting(places: Places, done: Mapping[str, Sequence[Effect]]) -> Mapping[str, Collection[str]]:
+    """Return what is left at the broker.
+
+    Where it does not tell what consumers have in their hands, a copy that one of them gave back
+    at its end is not held against anybody once the message is in effect.
+    """
+    waiting = places.broker.waiting()
+    if places.broker.tells_hands:
+        return waiting
+    return {
+        group: set(ids) - {effect.message_id for effect in done.get(group, ())}
+        for group, ids in waiting.items()
+    }
+
+
+def _unfinished(places: Places) -> int:
+    """Count what arrived and is neither in effect nor dead, over all consumers."""
+    arrived, graves = set(places.broker.arrivals()), places.broker.graves()
+    count = 0
+    for consumer in places.consumers:
+        rows = places.effects(consumer).read("SELECT DISTINCT message_id FROM effects")
+        buried = {grave.message_id for grave in graves if grave.group == consumer}
+        count += len(arrived - {id_ for (id_,) in rows} - buried)
+    return count

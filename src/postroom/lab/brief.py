@@ -20,6 +20,8 @@ class Brief:
     """The PostgreSQL database in which the shop's schemas are; files where empty."""
     schema: str = ""
     """What the names of those schemas begin with."""
+    broker: str = ""
+    """The address of the shop's broker; the embedded one where empty."""
     number: int = 0
     """The how-manieth process of its role it is."""
     seed: int = 0
@@ -56,7 +58,7 @@ class Brief:
     @property
     def places(self) -> Places:
         """Where the shop's files and databases are."""
-        return Places(Path(self.root), self.address, self.schema)
+        return Places(Path(self.root), self.address, self.schema, self.broker)
 
     def but(self, **changes: Any) -> "Brief":
         """Return the brief with some fields changed."""

@@ -31,6 +31,7 @@ async def _run(brief: Brief, journal: Journal, trap: Trap) -> None:
             begin=hands.begin,
             store=plants.inbox(brief),
             retry=_retries(brief),
+            probe=Backoff(initial=timedelta(milliseconds=100), maximum=timedelta(seconds=0.5)),
             observers=(journal.observe, trap.observe),
         )
         consumer.on(shop.OrderPlaced)(_handler(brief, hands))

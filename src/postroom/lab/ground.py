@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
+from postroom.lab.broker import Berth, BrokerServer
 from postroom.lab.places import Places
 from postroom.lab.servers.postgresql import PID_FILE, PostgresqlServer, any_server, new_home
 from postroom.lab.will import Will
@@ -28,6 +29,8 @@ class Site:
     places: Places
     server: PostgresqlServer | None = None
     """The server of its databases, if the lab started it."""
+    broker: BrokerServer | None = None
+    """The server of its broker, if the lab started it."""
     will: Will
 
 
@@ -51,7 +54,9 @@ class Ground(Protocol):
         """What the names of the schemas begin with that are left on a server; empty if none."""
         ...
 
-    def site(self, root: Path, *, alone: bool = False) -> AbstractAsyncContextManager[Site]:
+    def site(
+        self, root: Path, berth: Berth, *, alone: bool = False
+    ) -> AbstractAsyncContextManager[Site]:
         """Give a place for one shop; `alone`, with a server that nobody else uses."""
         ...
 
@@ -67,10 +72,14 @@ class Files:
         self._will = will
 
     @asynccontextmanager
-    async def site(self, root: Path, *, alone: bool = False) -> AsyncIterator[Site]:
+    async def site(self, root: Path, berth: Berth, *, alone: bool = False) -> AsyncIterator[Site]:
         """Give a folder."""
         del alone
-        yield Site(places=Places(root), will=self._will)
+        places = Places(root, broker_address=berth.address)
+        try:
+            yield Site(places=places, broker=berth.server, will=self._will)
+        finally:
+            places.close()
 
 
 class Address:
@@ -89,12 +98,13 @@ class Address:
             will.write()
 
     @asynccontextmanager
-    async def site(self, root: Path, *, alone: bool = False) -> AsyncIterator[Site]:
+    async def site(self, root: Path, berth: Berth, *, alone: bool = False) -> AsyncIterator[Site]:
         """Give schemas with names that nobody else has."""
         del alone
-        places = Places(root, self._address, f"{self._prefix}_{_slug(root)}")
+        schema = f"{self._prefix}_{_slug(root)}"
+        places = Places(root, self._address, schema, berth.address)
         try:
-            yield Site(places=places, will=self._will)
+            yield Site(places=places, broker=berth.server, will=self._will)
         finally:
             try:
                 if not self.kept:
@@ -115,15 +125,15 @@ class OwnServers:
         self._server = server
 
     @asynccontextmanager
-    async def site(self, root: Path, *, alone: bool = False) -> AsyncIterator[Site]:
+    async def site(self, root: Path, berth: Berth, *, alone: bool = False) -> AsyncIterator[Site]:
         """Give schemas; they go with the server."""
         async with AsyncExitStack() as stack:
             server = self._server
             if alone:
                 server = await stack.enter_async_context(started(self._will))
-            places = Places(root, server.url, f"lab_{_slug(root)}")
+            places = Places(root, server.url, f"lab_{_slug(root)}", berth.address)
             stack.callback(places.close)
-            yield Site(places=places, server=server, will=self._will)
+            yield Site(places=places, server=server, broker=berth.server, will=self._will)
 
 
 @asynccontextmanager

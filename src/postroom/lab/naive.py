@@ -11,7 +11,7 @@ import time
 from contextlib import closing
 from datetime import timedelta
 
-from postroom.brokers.sqlite import EmbeddedBroker
+from postroom.broker import Broker
 from postroom.codecs import decode, encode
 from postroom.errors import PostroomError
 from postroom.lab import shop
@@ -26,7 +26,7 @@ _PAUSE = 0.05
 _PREFETCH = 16
 
 
-async def naive_orders(brief: Brief, journal: Journal, broker: EmbeddedBroker) -> None:
+async def naive_orders(brief: Brief, journal: Journal, broker: Broker) -> None:
     """Write orders; half of the time announce them after the commit, half before it."""
     stop = stop_on_sigterm()
     chance = random.Random(brief.seed)  # noqa: S311
@@ -45,7 +45,7 @@ async def naive_orders(brief: Brief, journal: Journal, broker: EmbeddedBroker) -
     journal.write("done")
 
 
-async def _order(till: Till, brief: Brief, broker: EmbeddedBroker, chance: random.Random) -> None:
+async def _order(till: Till, brief: Brief, broker: Broker, chance: random.Random) -> None:
     name = shop.customer(chance.randrange(brief.customers))
     first = chance.random() < 0.5
     fails = chance.random() < 0.1
@@ -66,12 +66,12 @@ async def _order(till: Till, brief: Brief, broker: EmbeddedBroker, chance: rando
         till.rollback()
 
 
-async def _announce(broker: EmbeddedBroker, sent: Message) -> None:
+async def _announce(broker: Broker, sent: Message) -> None:
     """Publish, and hope: nobody looks at the answer, as the order is there anyway."""
     await broker.publish([sent], timeout=_TIMEOUT)
 
 
-async def naive_consumer(brief: Brief, journal: Journal, broker: EmbeddedBroker) -> None:
+async def naive_consumer(brief: Brief, journal: Journal, broker: Broker) -> None:
     """Write one effect for each delivery, then acknowledge."""
     stop = stop_on_sigterm()
     till = brief.places.effects(brief.consumer).till(brief.number)
@@ -84,7 +84,7 @@ async def naive_consumer(brief: Brief, journal: Journal, broker: EmbeddedBroker)
     journal.write("done")
 
 
-async def _consume_on(till: Till, brief: Brief, journal: Journal, broker: EmbeddedBroker) -> None:
+async def _consume_on(till: Till, brief: Brief, journal: Journal, broker: Broker) -> None:
     while True:
         try:
             await _consume(till, brief, broker)
@@ -93,7 +93,7 @@ async def _consume_on(till: Till, brief: Brief, journal: Journal, broker: Embedd
             await asyncio.sleep(_PAUSE)
 
 
-async def _consume(till: Till, brief: Brief, broker: EmbeddedBroker) -> None:
+async def _consume(till: Till, brief: Brief, broker: Broker) -> None:
     subscription = broker.subscribe([shop.TOPIC], group=brief.consumer, prefetch=_PREFETCH)
     async with subscription as deliveries:
         async for delivery in deliveries:

@@ -102,13 +102,7 @@ def main() -> None:
     # Whoever ends the lab ends this process by it; a signal to both must not come in between.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    from postroom.lab import actors  # noqa: F401, PLC0415 - loaded once, here
-
-    if find_spec("asyncpg") is not None:
-        import postroom.lab.databases.postgresql  # noqa: PLC0415 - the same
-    if find_spec("psycopg") is not None and find_spec("psycopg_pool") is not None:
-        import postroom.lab.databases.psycopg  # noqa: F401, PLC0415 - the same
-
+    _load()
     children: set[int] = set()
     unread = b""
     while True:
@@ -125,6 +119,18 @@ def main() -> None:
     for pid in children:
         os.waitpid(pid, 0)
     execute(Path(sys.argv[1]))
+
+
+def _load() -> None:
+    """Load what the children need, as far as it is installed."""
+    from postroom.lab import actors  # noqa: F401, PLC0415 - loaded once, here
+
+    if find_spec("asyncpg") is not None:
+        import postroom.lab.databases.postgresql  # noqa: PLC0415 - the same
+    if find_spec("psycopg") is not None and find_spec("psycopg_pool") is not None:
+        import postroom.lab.databases.psycopg  # noqa: PLC0415 - the same
+    if find_spec("pamqp") is not None:
+        import postroom.lab.brokers.rabbitmq.shop  # noqa: F401, PLC0415 - the same
 
 
 def _fork(request: Mapping[str, Any]) -> int:

@@ -2,27 +2,33 @@
 
 from pathlib import Path
 
+from postroom.lab.broker import ShopBroker
+from postroom.lab.brokers import shop_broker
 from postroom.lab.database import Database
 from postroom.lab.databases.line import Line
 from postroom.lab.databases.sqlite import SqliteDatabase
-
-CONSUMERS = ("shipping", "billing")
+from postroom.lab.shop import CONSUMERS
 
 
 class Places:
     """The files of one shop, all inside one folder, and its databases.
 
-    The databases are files too, or schemas of the PostgreSQL database at `address`.
+    The databases are files too, or schemas of the PostgreSQL database at `address`; so is the
+    broker, or it is at an address of its own.
     """
 
-    def __init__(self, root: Path, address: str = "", schema: str = "") -> None:
+    def __init__(
+        self, root: Path, address: str = "", schema: str = "", broker_address: str = ""
+    ) -> None:
         """`schema` is what the names of the schemas begin with."""
         self.root = root
         self.address = address
         self.schema = schema
+        self.broker_address = broker_address
         self.consumers: tuple[str, ...] = CONSUMERS
         """Who consumes; where nobody does, what the broker took is judged."""
         self._databases: dict[str, Database] = {}
+        self._broker: ShopBroker | None = None
         self._line = Line()
 
     @property
@@ -35,14 +41,16 @@ class Places:
         return self.database(consumer)
 
     @property
-    def broker(self) -> Path:
-        """The embedded broker, in a folder of its own so that it can be taken away whole."""
-        return self.root / "broker" / "broker.db"
+    def broker(self) -> ShopBroker:
+        """The broker."""
+        if self._broker is None:
+            self._broker = shop_broker(self.broker_address, self.broker_file)
+        return self._broker
 
     @property
-    def deliveries(self) -> Database:
-        """The embedded broker's file, as a database that can be read and locked."""
-        return self.database("broker")
+    def broker_file(self) -> Path:
+        """The embedded broker, in a folder of its own so that it can be taken away whole."""
+        return self.root / "broker" / "broker.db"
 
     @property
     def journals(self) -> Path:
@@ -56,10 +64,10 @@ class Places:
 
     def file(self, name: str) -> Path:
         """Return the file of a database that is one."""
-        return self.broker if name == "broker" else self.root / f"{name}.db"
+        return self.broker_file if name == "broker" else self.root / f"{name}.db"
 
     def database(self, name: str) -> Database:
-        """Return a database by its name: `shop`, a consumer's, or `broker`."""
+        """Return a database by its name: `shop`, a consumer's, or the `broker` that is a file."""
         if name not in self._databases:
             self._databases[name] = self._open(name)
         return self._databases[name]
@@ -67,7 +75,7 @@ class Places:
     def create(self) -> None:
         """Make the folders."""
         self.journals.mkdir(parents=True, exist_ok=True)
-        self.broker.parent.mkdir(exist_ok=True)
+        self.broker_file.parent.mkdir(exist_ok=True)
 
     def move(self, address: str) -> None:
         """Have the databases looked for at another address from now on."""
@@ -85,6 +93,8 @@ class Places:
         """Disconnect from the databases."""
         for database in self._databases.values():
             database.close()
+        if self._broker is not None:
+            self._broker.close()
         self._line.close()
 
     def _open(self, name: str) -> Database:

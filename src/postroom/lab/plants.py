@@ -10,12 +10,15 @@ from datetime import timedelta
 from typing import Any, cast
 
 from postroom._clock import SystemClock, to_micros
+from postroom.broker import BrokerFeatures
+from postroom.errors import BrokerError
 from postroom.lab.brief import Brief
 from postroom.lab.database import Database
 from postroom.lane import Lane
-from postroom.message import Entry
+from postroom.message import Entry, Message
 from postroom.outbox import SyncOutbox
 from postroom.outcome import Dead, Retry, Sent, Settled
+from postroom.relay import RelayBroker
 from postroom.statement import Statement
 from postroom.store import Addressed, Store, Writer
 from postroom.stores.sqlite import SqliteStore
@@ -26,6 +29,7 @@ INBOX_OUTSIDE = "inbox-outside"
 NO_HOLD = "no-hold"
 NO_SAVEPOINT_CHECK = "no-savepoint-check"
 BY_POSITION = "by-position"
+NO_CONFIRM = "no-confirm"
 
 PLANTS: Mapping[str, str] = {
     MARK_FIRST: "the relay marks a message as sent before it publishes it",
@@ -34,6 +38,7 @@ PLANTS: Mapping[str, str] = {
     NO_HOLD: "a message is sent although an earlier one of its key waits",
     NO_SAVEPOINT_CHECK: "a message may be put where no transaction holds it",
     BY_POSITION: "the relay reads on from the last number that it saw",
+    NO_CONFIRM: "a message counts as sent once it is written, whatever the broker answers",
 }
 
 _SEEN = "CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY)"
@@ -61,6 +66,11 @@ def relay_store(brief: Brief) -> Store:
         case "by-position":
             return cast("Store", _ByPosition(store))
     return store
+
+
+def relay_broker(brief: Brief, broker: RelayBroker) -> RelayBroker:
+    """Return the broker that a relay publishes to."""
+    return _Unconfirmed(broker) if brief.plant == NO_CONFIRM else broker
 
 
 def believed_lease(brief: Brief) -> timedelta:
@@ -171,6 +181,26 @@ class _ByPosition(_Planted):
         later = [entry for entry in entries if entry.seq > self._last.get(entry.lane, 0)]
         self._last.update({entry.lane: entry.seq for entry in later})
         return later
+
+
+class _Unconfirmed:
+    """Fire and forget."""
+
+    def __init__(self, broker: RelayBroker) -> None:
+        self._broker = broker
+
+    @property
+    def features(self) -> BrokerFeatures:
+        return self._broker.features
+
+    async def publish(
+        self, messages: Sequence[Message], *, timeout: timedelta
+    ) -> Sequence[BrokerError | None]:
+        await self._broker.publish(messages, timeout=timeout)
+        return [None] * len(messages)
+
+    async def ping(self) -> None:
+        await self._broker.ping()
 
 
 class _Outside:

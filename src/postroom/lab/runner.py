@@ -2,11 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from postroom.lab import books, ledger
+from postroom.lab.broker import (
+    ALARM,
+    EMBEDDED,
+    FILE,
+    LIMIT,
+    ROUTES,
+    SERVER,
+    WHY_NOT,
+    WIRE,
+    Harbour,
+)
+from postroom.lab.brokers import OFFERS, harbour, kind
 from postroom.lab.ground import SQLITE, Ground, ground, offers
 from postroom.lab.nursery import Nursery
 from postroom.lab.report import Report, Result
@@ -19,7 +31,18 @@ from postroom.lab.will import Will
 STORM = "storm"
 NAIVE = "naive"
 OTHERS = (STORM, NAIVE)
-_NEEDS = {"": "", "sqlite": "SQLite", "postgresql": "PostgreSQL", "server": "a server of its own"}
+_NEEDS = {
+    "": "",
+    "sqlite": "SQLite",
+    "postgresql": "PostgreSQL",
+    "server": "PostgreSQL of its own",
+    FILE: "the embedded broker",
+    WIRE: "RabbitMQ",
+    ROUTES: "RabbitMQ",
+    SERVER: "RabbitMQ of its own",
+    ALARM: "RabbitMQ of its own",
+    LIMIT: "RabbitMQ of its own",
+}
 TOGETHER = 3
 """Scenarios at a time: most of each is waiting for leases to end."""
 
@@ -36,15 +59,32 @@ class Plan:
     plant: str = ""
     store: str = SQLITE
     """`sqlite`, `postgresql` (a server of its own), or the address of a PostgreSQL database."""
+    broker: str = EMBEDDED
+    """`embedded`, the name of a broker that the lab starts, or the address of one."""
     messages: int = 0
     """How many orders `contending-writers` places; 0 is as many as it does by itself."""
 
     def chosen(self) -> Sequence[Scenario]:
         """Return the scenarios to run, the storm excepted."""
+        return [one for one in self._wanted() if self._fits(one)]
+
+    def unfit(self) -> Mapping[str, str]:
+        """Return why scenarios that were wanted do not apply to a broker that was named.
+
+        Those that need a server are no part of the lab on the embedded broker, and not missed.
+        """
+        if self.broker == EMBEDDED:
+            return {}
+        return {one.name: WHY_NOT[one.of_broker] for one in self._wanted() if not self._fits(one)}
+
+    def _wanted(self) -> Sequence[Scenario]:
         able = [one for one in SCENARIOS if one.needs in {"", *offers(self.store)}]
         if self.plant and not self.only:
             return [one for one in able if self.plant in one.plants]
         return [one for one in able if not self.only or one.name in self.only]
+
+    def _fits(self, scenario: Scenario) -> bool:
+        return scenario.of_broker in {"", *OFFERS[kind(self.broker)]}
 
     def includes(self, name: str) -> bool:
         """Say whether to run the storm, or the baseline."""
@@ -74,7 +114,7 @@ Progress = Callable[[Started | Skipped | Result], None]
 def names() -> Sequence[tuple[str, str, str]]:
     """Return the name, what it needs and the summary of everything that can be run."""
     return [
-        (one.name, _NEEDS[one.needs], one.summary)
+        (one.name, _NEEDS[one.needs] or _NEEDS[one.of_broker], one.summary)
         for one in (*SCENARIOS, _storm(0, 0), _naive(0, 0))
     ]
 
@@ -82,13 +122,17 @@ def names() -> Sequence[tuple[str, str, str]]:
 async def run(plan: Plan, root: Path, progress: Progress, *, keep: bool = False) -> Report:
     """Run what the plan says, in folders below `root`, which goes away unless it is kept.
 
-    Raises DriverMissing or ServerMissing where the store of the plan cannot be had.
+    Raises DriverMissing, ServerMissing, Unusable or NoBroker where the store or the broker of the
+    plan cannot be had.
     """
     will = Will(root / "will.json", folders=[] if keep else [str(root)])
     will.write()
     with Nursery(will.path) as nursery:
-        async with ground(plan.store, will, keep=keep) as found:
-            return await _Run(plan, root, nursery, progress, found).all()
+        async with (
+            harbour(plan.broker, will) as berths,
+            ground(plan.store, will, keep=keep) as found,
+        ):
+            return await _Run(plan, root, nursery, progress, found, berths).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +142,12 @@ class _Run:
     nursery: Nursery
     progress: Progress
     ground: Ground
+    harbour: Harbour
 
     async def all(self) -> Report:
         plan = self.plan
         chosen = plan.chosen()
-        skipped = {one.name: why for one in chosen if (why := one.lacks())}
+        skipped = {**plan.unfit(), **{one.name: why for one in chosen if (why := one.lacks())}}
         for name, why in skipped.items():
             self.progress(Skipped(name, why))
         results = await self._together([one for one in chosen if one.name not in skipped])
@@ -114,6 +159,7 @@ class _Run:
         return Report(
             seed=plan.seed,
             store=self.ground.store,
+            broker=self.harbour.name,
             kept=self.ground.kept,
             plant=plan.plant,
             scenarios=results,
@@ -136,7 +182,12 @@ class _Run:
         self.progress(Started(scenario.name))
         began = time.monotonic()
         root = self.root / scenario.name
-        async with self.ground.site(root, alone=scenario.alone) as site:
+        async with (
+            self.harbour.berth(
+                root, alone=scenario.alone_at_broker, shared=scenario.shared
+            ) as berth,
+            self.ground.site(root, berth, alone=scenario.alone) as site,
+        ):
             if scenario.at_broker:
                 site.places.consumers = ()
             stage = Stage(
@@ -171,6 +222,7 @@ class _Run:
                 stage.check(f"waited in vain: {unmet}", held=False)
             recovery = await _recover(scenario, stage)
             stage.look_for_accidents()
+            await stage.rest()
             return recovery, ledger.judge(books.read(stage.places, stage.excused))
         finally:
             await stage.close()
@@ -183,6 +235,7 @@ def _storm(seconds: float, seed: int) -> Scenario:
         play=Storm(seconds, seed).play,
         customers=20,
         alone=True,
+        alone_at_broker=True,
     )
 
 
@@ -193,6 +246,7 @@ def _naive(seconds: float, seed: int) -> Scenario:
         play=Storm(seconds, seed, naive=True).play,
         customers=20,
         alone=True,
+        alone_at_broker=True,
     )
 
 

@@ -26,7 +26,13 @@ class Scenario:
     needs: Needs = ""
     """Which store it needs; any where empty. `server` is one that the lab has started."""
     alone: bool = False
-    """Whether it does something to the server that nobody else would like."""
+    """Whether it does something to the database server that nobody else would like."""
+    of_broker: str = ""
+    """What it needs of the broker, of `lab.broker.WHY_NOT`; nothing special where empty."""
+    alone_at_broker: bool = False
+    """Whether it does something to the broker's server that nobody else would like."""
+    shared: bool = False
+    """Whether several processes of a consumer must receive at once, whatever the order."""
     at_broker: bool = False
     """Whether nobody consumes, and what the broker took is judged."""
     lacks: Callable[[], str] = str

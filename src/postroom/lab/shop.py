@@ -8,6 +8,7 @@ from postroom.lab.database import Database, Till, Write
 from postroom.message import Message, message
 
 TOPIC = "shop.order-placed"
+CONSUMERS = ("shipping", "billing")
 
 _SHOP = """
 CREATE TABLE IF NOT EXISTS customers (

@@ -58,6 +58,8 @@ class Stage:
         """The address by which processes reach the databases."""
         self.server_kills = 0
         """How often the databases' server was ended by SIGKILL."""
+        self.broker_kills = 0
+        """How often the broker was."""
         self.messages = messages
         """How many orders a scenario shall place that can place any number; 0: as it likes."""
         self.seed = seed
@@ -83,6 +85,10 @@ class Stage:
         self.places.create()
         await books.prepare(self.places, self.customers)
         self._tending = asyncio.create_task(self._tend())
+
+    async def rest(self) -> None:
+        """Ask every process to end, so that nobody has anything in hand when the judge looks."""
+        await end(list(self.actors.values()))
 
     async def close(self) -> None:
         """End every process that is left."""
@@ -119,6 +125,7 @@ class Stage:
             root=str(self.places.root),
             address=self.through,
             schema=self.places.schema,
+            broker=self.places.broker_address,
             number=number,
             seed=self.seed * 100 + number,
             plant=self.plant,
@@ -147,7 +154,7 @@ class Stage:
     @property
     def killed(self) -> Mapping[str, int]:
         """How many processes were ended by SIGKILL so far, by part; a server counts as one."""
-        counts = Counter({"server": self.server_kills})
+        counts = Counter({"server": self.server_kills, "broker": self.broker_kills})
         for actor in self.actors.values():
             counts[actor.brief.role.removeprefix("naive-")] += actor.kills
         return {part: count for part, count in counts.items() if count}

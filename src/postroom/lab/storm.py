@@ -1,19 +1,22 @@
 """The storm: random blows to everything, by a schedule that a seed decides."""
 
 import asyncio
+import math
 import random
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from postroom.lab import power
+from postroom.lab import outage, power
 from postroom.lab.database import Unusable
-from postroom.lab.places import CONSUMERS
 from postroom.lab.processes import Actor
+from postroom.lab.shop import CONSUMERS
 from postroom.lab.stage import Stage, Unmet
 
-Kind = Literal["kill", "freeze", "stop", "lock", "crash", "restart", "cut"]
+Kind = Literal[
+    "kill", "freeze", "stop", "lock", "crash", "restart", "cut", "broker-crash", "broker-restart"
+]
 Part = Literal["orders", "relay", "consumer"]
 
 _EVERY = 0.45
@@ -37,19 +40,27 @@ class Blow:
     """How long a process is frozen, or a file locked."""
 
 
-_KINDS: Mapping[Kind, int] = {"kill": 14, "freeze": 2, "stop": 1, "lock": 2}
-_SERVER_KINDS: Mapping[Kind, int] = {"crash": 1, "restart": 1, "cut": 2}
+_KINDS: Mapping[Kind, float] = {"kill": 14, "freeze": 2, "stop": 1, "lock": 2}
+_SERVER_KINDS: Mapping[Kind, float] = {"crash": 1, "restart": 1, "cut": 2}
 """What can be done to a server: end it with and without warning, and end sessions."""
+_BROKER_KINDS: Mapping[Kind, float] = {"broker-crash": 0.6, "broker-restart": 0.2}
+"""The same for a broker, which takes seconds to come back; many of these blows miss it."""
 
 
-def schedule(seed: int, seconds: float, *, server: bool = False) -> Sequence[Blow]:
+def schedule(
+    seed: int, seconds: float, *, server: bool = False, broker: bool = False
+) -> Sequence[Blow]:
     """Return the blows; a longer storm of the same seed begins in the same way.
 
-    With a server of the lab's own that suffers too.
+    With a database server or a broker of the lab's own these suffer too.
     """
     chance = random.Random(seed)  # noqa: S311
-    blows = [one for one in _FIRST if one.at < seconds and (server or one.kind == "lock")]
-    kinds = {**_KINDS, **(_SERVER_KINDS if server else {})}
+    kinds = {
+        **_KINDS,
+        **(_SERVER_KINDS if server else {}),
+        **(_BROKER_KINDS if broker else {}),
+    }
+    blows = [one for one in _FIRST if one.at < seconds and one.kind in kinds]
     at = 1.0
     while True:
         kind = chance.choices(list(kinds), list(kinds.values()))[0]
@@ -75,9 +86,12 @@ _LASTS: Mapping[Kind, tuple[float, float]] = {
     "lock": (0.3, 2.5),
     "crash": (0.1, 1.5),
     "restart": (0.1, 1.5),
+    "broker-crash": (0.1, 1.5),
+    "broker-restart": (0.1, 1.5),
 }
 _FIRST = (
     Blow(at=3, kind="lock", part="relay", which=0, lasts=2.5),
+    Blow(at=4, kind="broker-crash", part="relay", which=0, lasts=0.5),
     Blow(at=5, kind="crash", part="relay", which=0, lasts=0.5),
 )
 """Every storm has one real outage of the broker, and of a server, near its beginning."""
@@ -93,7 +107,9 @@ class Storm:
         self._naive = naive
         self._pending: set[asyncio.Task[None]] = set()
         self._server = asyncio.Lock()
-        """Held by who has ended the server."""
+        """Held by who has ended the database server."""
+        self._spared_until = 0.0
+        """Until when the broker is left alone, by the clock of the loop."""
 
     async def play(self, stage: Stage) -> None:
         """Open the shop, strike, and let it be."""
@@ -101,8 +117,8 @@ class Storm:
         stage.restarts = True
         loop = asyncio.get_running_loop()
         began = loop.time()
-        server = stage.site.server is not None
-        for blow in schedule(self._seed, self._seconds, server=server):
+        server, broker = stage.site.server is not None, stage.site.broker is not None
+        for blow in schedule(self._seed, self._seconds, server=server, broker=broker):
             await asyncio.sleep(max(0.0, began + blow.at - loop.time()))
             self._strike(stage, blow)
         await asyncio.sleep(max(0.0, began + self._seconds - loop.time()))
@@ -143,6 +159,8 @@ class Storm:
                 self._begin(self._lock(stage, blow))
             case "crash" | "restart":
                 self._begin(self._end_server(stage, blow))
+            case "broker-crash" | "broker-restart":
+                self._begin(self._end_broker(stage, blow))
             case "cut":
                 with suppress(Unusable):
                     power.end_sessions(stage, 5)
@@ -183,8 +201,21 @@ class Storm:
             await asyncio.sleep(blow.lasts)
             await power.start(stage)
 
+    async def _end_broker(self, stage: Stage, blow: Blow) -> None:
+        """End the broker, unless it is down, or has not been up for as long as it was down."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if began < self._spared_until:
+            return
+        self._spared_until = math.inf
+        crashes = blow.kind == "broker-crash"
+        await (outage.crash(stage) if crashes else outage.shut_down(stage))
+        await asyncio.sleep(blow.lasts)
+        await outage.start(stage)
+        self._spared_until = loop.time() * 2 - began
+
     async def _lock(self, stage: Stage, blow: Blow) -> None:
-        names = ("broker", "broker", "shop")
+        names = ("shop",) if stage.places.broker_address else ("broker", "broker", "shop")
         with suppress(Unmet):
             # It is not to be had while its server is down.
             locker = await stage.lock(names[blow.which % len(names)])

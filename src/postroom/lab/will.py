@@ -22,19 +22,31 @@ class Will:
 
     path: Path
     folders: list[str] = field(default_factory=list)
-    servers: dict[str, str] = field(default_factory=dict)
-    """Folders of servers, and the file inside that has the server's process number."""
+    servers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Folders of servers, and the files inside that have the numbers of processes."""
     schemas: list[tuple[str, str]] = field(default_factory=list)
     """Addresses of PostgreSQL databases, and what names of schemas in them begin with."""
+    brokers: list[str] = field(default_factory=list)
+    """Shops' addresses of brokers in which something was made."""
 
-    def add_server(self, home: Path, pid_file: str) -> None:
+    def add_server(self, home: Path, *pid_files: str) -> None:
         """Have a server ended, and its folder removed."""
-        self.servers[str(home)] = pid_file
+        self.servers[str(home)] = pid_files
         self.write()
 
     def drop_server(self, home: Path) -> None:
         """Forget a server that is gone."""
         self.servers.pop(str(home), None)
+        self.write()
+
+    def add_broker(self, address: str) -> None:
+        """Have everything removed that the lab made there."""
+        self.brokers.append(address)
+        self.write()
+
+    def drop_broker(self, address: str) -> None:
+        """Forget a broker where nothing is left."""
+        self.brokers.remove(address)
         self.write()
 
     def write(self) -> None:
@@ -53,11 +65,14 @@ def execute(path: Path) -> None:
         record = json.loads(path.read_text())
     except FileNotFoundError:
         return
-    # The schemas first: their server may be one that is ended here.
+    # What is in servers first: they may be some that are ended here.
     for address, prefix in record["schemas"]:
         drop_schemas(address, prefix)
-    for home, pid_file in record["servers"].items():
-        _end(Path(home), pid_file)
+    for address in record["brokers"]:
+        _clear(address)
+    for home, pid_files in record["servers"].items():
+        for pid_file in pid_files:
+            _end(Path(home), pid_file)
         shutil.rmtree(home, ignore_errors=True)
     path.unlink(missing_ok=True)
     for folder in record["folders"]:
@@ -83,14 +98,22 @@ def drop_schemas(address: str, prefix: str) -> None:
     line.close()
 
 
+def _clear(address: str) -> None:
+    """Remove what the lab made in a broker, if it still answers."""
+    from postroom.lab.brokers import shop_broker  # noqa: PLC0415 - it knows the will
+
+    with suppress(Unusable):
+        shop_broker(address, Path()).remove()
+
+
 def _end(home: Path, pid_file: str) -> None:
-    """End the server of that folder, if it runs."""
+    """End a process of the server of that folder, if it runs."""
     try:
         pid = int((home / pid_file).read_text().split()[0])
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        files = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
     except (OSError, ValueError, IndexError):
         return
-    if str(home) not in command:
+    if not any(str(home).encode() in content for content in files):
         return
     until = time.monotonic() + _PATIENCE
     number = signal.SIGQUIT

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from postroom.lab import books
+from postroom.lab import books, outage
+from postroom.lab.broker import FILE
 from postroom.lab.processes import Actor
 from postroom.lab.scenario import Scenario
 from postroom.lab.stage import Stage
@@ -34,7 +35,7 @@ async def broker_missing(stage: Stage) -> None:
     for actor in everyone:
         actor.terminate()
     await stage.ended(*everyone)
-    folder = stage.places.broker.parent
+    folder = stage.places.broker_file.parent
     away = folder.rename(folder.with_name("broker-away"))
     stage.marks.begin("broker", "fault", "missing")
     for actor in everyone:
@@ -69,18 +70,25 @@ async def broker_hung(stage: Stage) -> None:
 
 async def peak_day(stage: Stage) -> None:
     """Orders come faster than the broker takes them: it saturates, and answers time out."""
-    relays = [stage.start("relay") for _ in range(2)]
-    stage.start_consumers()
-    await stage.ready()
-    stage.fault("saturated", capacity=20)
-    services = [stage.start("orders", per_second=100) for _ in range(3)]
-    await stage.until("answers time out", lambda: any(relay.said("Paused") for relay in relays))
-    before = books.order_count(stage.places)
-    await stage.until("orders are taken", lambda: books.order_count(stage.places) >= before + 100)
-    await _close(stage, services)
-    stage.fault()
-    stage.healed()
-    _nobodys_fault(stage)
+    with outage.narrows(stage) as way:
+        relays = [stage.start("relay", broker=way.address) for _ in range(2)]
+        stage.start_consumers()
+        await stage.ready()
+        way.saturate()
+        services = [stage.start("orders", per_second=100) for _ in range(3)]
+        await stage.until("answers time out", lambda: any(relay.said("Paused") for relay in relays))
+        before = books.order_count(stage.places)
+        await stage.until(
+            "orders are taken", lambda: books.order_count(stage.places) >= before + 100
+        )
+        await _close(stage, services)
+        way.relieve()
+        stage.healed()
+        _nobodys_fault(stage)
+        await stage.still()
+        for relay in relays:
+            relay.terminate()
+        await stage.ended(*relays)
 
 
 async def _close(stage: Stage, services: Sequence[Actor]) -> None:
@@ -99,11 +107,13 @@ SCENARIOS: Sequence[Scenario] = (
         name="broker-locked",
         summary="the broker's file is locked for seconds while orders keep coming",
         play=broker_locked,
+        of_broker=FILE,
     ),
     Scenario(
         name="broker-missing",
         summary="the broker's file is not there when relay and consumers start",
         play=broker_missing,
+        of_broker=FILE,
     ),
     Scenario(
         name="broker-hung",

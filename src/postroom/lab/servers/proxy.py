@@ -39,6 +39,7 @@ class Proxy:
         self._target = (host, port)
         self._wire = Wire.WHOLE
         self._delay = 0.0
+        self._rate: float | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="postroom-proxy")
         self._server: asyncio.Server | None = None
@@ -86,6 +87,10 @@ class Proxy:
         """Hold every chunk back for so long."""
         self._delay = seconds
 
+    def throttle(self, rate: float | None) -> None:
+        """Let so many bytes a second pass each way of each connection; None: as many as come."""
+        self._rate = rate
+
     def _set(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -132,13 +137,19 @@ class Proxy:
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while chunk := await reader.read(_CHUNK):
+            while chunk := await reader.read(self._portion()):
                 if self._delay:
                     await asyncio.sleep(self._delay)
+                if self._rate is not None:
+                    await asyncio.sleep(len(chunk) / self._rate)
                 if self._wire is Wire.SILENT:
                     continue
                 writer.write(chunk)
                 await writer.drain()
+
+    def _portion(self) -> int:
+        """Return how much to read at once: of a slow wire a twentieth of a second."""
+        return _CHUNK if self._rate is None else max(int(self._rate / 20), 1)
 
     def _call(self, work: Callable[[], None]) -> None:
         async def called() -> None:

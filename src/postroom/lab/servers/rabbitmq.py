@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 from postroom.lab.servers.postgresql import ServerMissing, free_port, new_home, own, unprivileged
 
+PID_FILES = ("pid", "mapper.pid")
+"""Where in its folder the numbers of its processes are: its own, and its port mapper's."""
 _PATIENCE = 90.0
 _SETTINGS: Mapping[str, str] = {
     "loopback_users": "none",
@@ -78,6 +80,7 @@ class RabbitmqServer:
             self._mapper = self._run(
                 ["epmd", "-address", "127.0.0.1", "-port", str(self._mapper_port)]
             )
+            (self._home / PID_FILES[1]).write_text(str(self._mapper.pid))
         self._process = self._run([str(self._program)])
 
     def wait(self) -> None:
@@ -115,6 +118,22 @@ class RabbitmqServer:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+    def kill(self) -> None:
+        """End it and all its processes by SIGKILL."""
+        self.stop(how=signal.SIGKILL)
+
+    def flush(self) -> None:
+        """Have it write down what was declared; it does so by itself after some seconds."""
+        self.control("eval", "mnesia:sync_log().")
+
+    def starve(self) -> None:
+        """Raise its memory alarm: it blocks those who publish, and nobody else."""
+        self.control("set_vm_memory_high_watermark", "absolute", "1MB")
+
+    def feed(self) -> None:
+        """End its memory alarm."""
+        self.control("set_vm_memory_high_watermark", _SETTINGS["vm_memory_high_watermark.relative"])
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every process of the server: SIGSTOP freezes it."""

@@ -1,0 +1,1 @@
+"""RabbitMQ as the shop's broker."""
