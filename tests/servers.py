@@ -20,13 +20,15 @@ from pathlib import Path
 import pytest
 
 from postroom._redact import redacted
-from postroom.lab.servers import rabbitmq
+from postroom.lab.servers import nats, rabbitmq
 from postroom.lab.servers.postgresql import PostgresqlServer, installed
 
 _VARIABLE = "POSTROOM_TEST_POSTGRESQL"
 _DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
 _RABBITMQ = "POSTROOM_TEST_RABBITMQ"
 _RABBITMQ_DEFAULT = "amqp://guest:guest@127.0.0.1:5672/?management=15672"
+_NATS = "POSTROOM_TEST_NATS"
+_NATS_DEFAULT = "nats://127.0.0.1:4222"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,14 @@ def rabbitmq_servers() -> list[Server]:
     if given:
         return [Server("rabbitmq", given)]
     return [Server("rabbitmq", _RABBITMQ_DEFAULT)] if _answers(_RABBITMQ_DEFAULT) else []
+
+
+def nats_servers() -> list[Server]:
+    """Return the NATS server of the tests; empty without one."""
+    given = os.environ.get(_NATS)
+    if given:
+        return [Server("nats", given)]
+    return [Server("nats", _NATS_DEFAULT)] if nats.answers("127.0.0.1", 4222) else []
 
 
 def needed(servers: list[Server], what: str, variable: str = _VARIABLE) -> list[object]:
@@ -107,6 +117,21 @@ def _rabbitmq() -> Iterator[str]:
 
 
 @contextmanager
+def _nats() -> Iterator[str]:
+    """Give the address of a NATS server, started if need be."""
+    found = nats_servers()
+    if found or nats.installed() is None:
+        yield found[0].url if found else ""
+        return
+    server = nats.any_server()
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.remove()
+
+
+@contextmanager
 def _postgresql() -> Iterator[str]:
     """Give the addresses of PostgreSQL servers of every version there is, started if need be."""
     given = os.environ.get(_VARIABLE)
@@ -139,9 +164,11 @@ def main() -> int:
     """Run the command with the servers up; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # RabbitMQ takes seconds to come up, so it is begun first, and nobody waits for it here.
-    with _rabbitmq() as rabbit, _postgresql() as urls:
+    with _rabbitmq() as rabbit, _nats() as jetstream, _postgresql() as urls:
         sys.stderr.write(f"PostgreSQL: {urls or 'none'}\nRabbitMQ: {redacted(rabbit) or 'none'}\n")
-        found = {name: url for name, url in ((_VARIABLE, urls), (_RABBITMQ, rabbit)) if url}
+        sys.stderr.write(f"NATS: {redacted(jetstream) or 'none'}\n")
+        every = ((_VARIABLE, urls), (_RABBITMQ, rabbit), (_NATS, jetstream))
+        found = {name: url for name, url in every if url}
         environment = {**os.environ, **found}
         return subprocess.run(sys.argv[1:], env=environment, check=False).returncode
 
