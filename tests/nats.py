@@ -81,7 +81,7 @@ class Ground:
             line = f"HPUB {self.topic} {inbox} {len(headers)} {total}\r\n".encode()
             await client._send_command(line + headers + body + b"\r\n")
             await client.flush()
-            assert b'"seq"' in (await answer.next_msg(5)).data
+            assert b'"error"' not in (await answer.next_msg(5)).data
 
     async def remove(self) -> None:
         """Delete every stream that the test has made."""

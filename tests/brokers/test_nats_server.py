@@ -108,13 +108,11 @@ async def test_nothing_confirmed_is_lost_when_the_server_ends(
 
     publishing = asyncio.create_task(publish())
     for _ in range(2):
-        soon = step + 5
-        await _until(lambda soon=soon: step > soon)
+        await _until(_reaches(lambda: step, step + 5))
         await asyncio.to_thread(server.stop, how=how)
         await asyncio.sleep(0.2)
         await asyncio.to_thread(server.start)
-    before = len(confirmed)
-    await _until(lambda: len(confirmed) > before + 500)
+    await _until(_reaches(lambda: len(confirmed), len(confirmed) + 500))
     done.set()
     await publishing
 
@@ -128,6 +126,10 @@ async def test_nothing_confirmed_is_lost_when_the_server_ends(
 
 
 _EXPECTED: set[type[BrokerError]] = {BrokerUnavailable, OutcomeUnknown, NotAttempted}
+
+
+def _reaches(count: Callable[[], int], wanted: int) -> Callable[[], bool]:
+    return lambda: count() >= wanted
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -162,6 +164,13 @@ authorization {
     { user: admin, password: pw }
     { user: relay, password: pw, permissions: {
         publish: ["shop.order-placed", "$JS.API.STREAM.INFO.postroom"], subscribe: "_INBOX.>" } }
+    { user: consumer, password: pw, permissions: { subscribe: "_INBOX.>", publish: [
+        "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.INFO.postroom.billing"
+        "$JS.API.CONSUMER.MSG.NEXT.postroom.billing", "$JS.ACK.postroom.billing.>"
+        "postroom-dead.billing", "postroom-tries.billing.*"
+        "$JS.API.STREAM.MSG.GET.postroom-tries", "$JS.API.STREAM.PURGE.postroom-tries" ] } }
+    { user: deployer, password: pw, permissions: { subscribe: "_INBOX.>", publish: [
+        "$JS.API.STREAM.*.*", "$JS.API.CONSUMER.*.postroom.>" ] } }
     { user: deaf, password: pw, permissions: { publish: ">", subscribe: "nothing" } }
   ]
 }
@@ -192,6 +201,28 @@ async def test_the_rights_that_the_page_names_are_enough_for_a_relay(client: Cli
         assert "no permission to publish to 'shop.Secret'" in str(results[1])
         assert loop.time() - begun < 2
         assert await outcome(admin, message("b", topic=other)) == [None]
+
+
+@pytest.mark.usefixtures("own")
+async def test_the_rights_that_the_page_names_are_enough_for_a_consumer(client: Client) -> None:
+    with running(_GUARDED, user="admin:pw") as server:
+        deployer = await opened(client(f"nats://deployer:pw@127.0.0.1:{server.port}"))
+        await deployer.apply_topology({"billing": ["shop.other"]})
+        admin = client(server.url)
+        await admin.open()
+        await outcome(admin, message("a", topic=TOPIC), message("b", topic=TOPIC))
+        consumer = client(f"nats://consumer:pw@127.0.0.1:{server.port}")
+        await consumer.open()
+
+        async with consumer.subscribe([TOPIC], group="billing", prefetch=1) as box:
+            await (await anext(box)).retry(timedelta(milliseconds=50), "not yet")
+            await (await anext(box)).ack()
+            again = await anext(box)
+            assert (again.message.id, again.attempt) == ("a", 2)
+            await again.reject("poison")
+
+        assert [one.reason for one in await admin.dead_letters("billing")] == ["poison"]
+        assert await Ground(server.url, "postroom", TOPIC).count("postroom-tries") == 0
 
 
 @pytest.mark.usefixtures("own")

@@ -113,6 +113,10 @@ class Api:
             if not more or len(found) >= (page or {}).get("total", 0):
                 return sorted(found, key=lambda one: str(one.get("name")))
 
+    async def delete_consumer(self, stream: str, name: str) -> None:
+        """Delete a consumer, if there is one."""
+        await self._known(f"CONSUMER.DELETE.{stream}.{name}", None, NO_CONSUMER, NO_STREAM)
+
     async def message(self, stream: str, question: Mapping[str, object]) -> Stored | None:
         """Return a stored message, None where there is none (or no stream).
 

@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 
 from postroom._clock import LONGEST_PATIENCE, check_span
-from postroom.broker import BrokerFeatures, Delivery, TopologyPart
-from postroom.brokers.nats import topology
+from postroom.broker import BrokerFeatures, DeadLetter, Delivery, QueueStatus, TopologyPart
+from postroom.brokers.nats import keeping, topology
 from postroom.brokers.nats.address import parse
 from postroom.brokers.nats.api import Api, taken
 from postroom.brokers.nats.connection import Options
@@ -15,9 +15,10 @@ from postroom.brokers.nats.link import Link, PublishingLink
 from postroom.brokers.nats.mapping import Packed, packed
 from postroom.brokers.nats.publishing import Outgoing
 from postroom.brokers.nats.refusals import Unrouted
-from postroom.brokers.nats.topology import Making, Names, check_stream_name
+from postroom.brokers.nats.subscription import Subscription
+from postroom.brokers.nats.topology import Making, Names, check_stream_name, check_subjects
 from postroom.brokers.tls import Tls
-from postroom.errors import BrokerError, BrokerUnavailable, RefusedForGood
+from postroom.errors import BrokerError, BrokerUnavailable, RefusedForGood, RefusedForNow
 from postroom.message import Message
 
 _ANSWER_EARLY = 0.95
@@ -73,6 +74,7 @@ class NatsBroker:
             "connect_timeout", connect_timeout, least=timedelta(seconds=0.1), most=LONGEST_PATIENCE
         )
         check_stream_name(stream)
+        check_subjects(subjects, inbox_prefix)
         for what, span in (("ack_wait", ack_wait), ("duplicate_window", duplicate_window)):
             if span is not None:
                 check_span(what, span, least=timedelta(seconds=0.1), most=timedelta(days=1))
@@ -110,6 +112,8 @@ class NatsBroker:
         self._window = max_in_flight
         self._out: PublishingLink | None = None
         self._in: Link | None = None
+        self._subscriptions: set[Subscription] = set()
+        self._keeping = keeping.Keeping(self._names, lambda: self._consuming().api())
 
     def __repr__(self) -> str:
         """Return where it is, without any secret."""
@@ -147,6 +151,9 @@ class NatsBroker:
         """Disconnect; what is out goes back."""
         incoming, self._in = self._in, None
         outgoing, self._out = self._out, None
+        for subscription in tuple(self._subscriptions):
+            subscription.fail("the broker was closed")
+            await subscription.leave()
         for link in (incoming, outgoing):
             if link is not None:
                 await link.close()
@@ -209,12 +216,60 @@ class NatsBroker:
         """
         await topology.make(await self._consuming().api(), self._names, self._making, groups)
 
+    async def queues(self) -> Sequence[QueueStatus]:
+        """Return what the groups of the stream have to do, all topics of a group together.
+
+        JetStream counts what waits for a retry with what is in a consumer's hands.
+        """
+        return await self._keeping.queues()
+
+    async def dead_letters(
+        self, group: str | None = None, *, limit: int = 100
+    ) -> Sequence[DeadLetter]:
+        """Return what was given up, the oldest first."""
+        return await self._keeping.letters(group, limit)
+
+    async def replay_dead(
+        self, group: str, positions: Sequence[int] | None = None, *, limit: int = 1000
+    ) -> int:
+        """Put dead letters at the end of what their group has to do, attempts 0."""
+        return await self._keeping.replay(group, keeping.chosen(positions), limit)
+
+    async def discard_dead(
+        self, group: str, positions: Sequence[int] | None = None, *, limit: int = 1000
+    ) -> int:
+        """Delete dead letters for good; return how many."""
+        return await self._keeping.discard(group, keeping.chosen(positions), limit)
+
+    async def drop_group(self, group: str, topics: Sequence[str] | None = None) -> int:
+        """End a group: its consumer and its dead letters are deleted, or those of these topics.
+
+        Returns how many messages it had not done (of single topics: only its dead letters). The
+        messages themselves stay in the stream.
+        """
+        return await self._keeping.drop(group, topics)
+
     @asynccontextmanager
     async def _subscribe(
         self, topics: Sequence[str], group: str, prefetch: int
     ) -> AsyncIterator[AsyncIterator[Delivery]]:
-        raise NotImplementedError
-        yield
+        link = self._consuming()
+        if self._declare:
+            await self.apply_topology({group: topics})
+        subscription = Subscription(
+            link,
+            self._names,
+            group,
+            prefetch=prefetch,
+            inbox_prefix=self._options.inbox_prefix,
+        )
+        self._subscriptions.add(subscription)
+        try:
+            await subscription.join()
+            yield subscription
+        finally:
+            self._subscriptions.discard(subscription)
+            await subscription.leave()
 
     def _packed(self, message: Message, limit: int) -> Packed | RefusedForGood:
         size = len(message.payload)
@@ -241,11 +296,7 @@ class NatsBroker:
                 f"{self.place} did not say in time whether its stream is there"
             )
         return [
-            each
-            if not isinstance(each, Unrouted)
-            else away or _no_leader(each.subject)
-            if away is not None or taken(subjects, each.subject)
-            else each
+            _judged(each, away, subjects) if isinstance(each, Unrouted) else each
             for each in results
         ]
 
@@ -269,5 +320,13 @@ class NatsBroker:
         return self._in
 
 
-def _no_leader(subject: str) -> BrokerUnavailable:
-    return BrokerUnavailable(f"nobody took {subject!r}, though the stream does: it has no leader")
+def _judged(
+    unrouted: Unrouted, away: BrokerUnavailable | None, subjects: Sequence[str]
+) -> BrokerError:
+    if away is not None:
+        return away
+    if taken(subjects, unrouted.subject):
+        return BrokerUnavailable(
+            f"nobody took {unrouted.subject!r}, though the stream does: it has no leader now"
+        )
+    return RefusedForNow(unrouted.reason)

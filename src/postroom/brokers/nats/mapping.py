@@ -184,16 +184,14 @@ class Read:
     def kept(self) -> Lines:
         """Return the headers that a copy keeps: all but what would mean something to the server.
 
-        The id is among them, by our own name.
+        The id is among them, by our own name, also where it is empty.
         """
         found = [
             (name, value)
             for name, value in self.lines
             if not name.lower().startswith(_SERVERS) and name not in ADDED and name != ID
         ]
-        if self.message.id:
-            found.append((ID, quoted(self.message.id)))
-        return found
+        return [*found, (ID, quoted(self.message.id))]
 
     def _id(self) -> str:
         own = self.text(ID)

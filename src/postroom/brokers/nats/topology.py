@@ -70,6 +70,19 @@ def check_stream_name(name: str) -> None:
         )
 
 
+def check_subjects(patterns: Sequence[str], inbox_prefix: str) -> None:
+    """Raise ValueError for what a stream cannot take, and for a prefix that is no subject."""
+    for pattern in patterns:
+        words = pattern.split(".")
+        plain = [word for word in words if word != "*"]
+        if words[-1] == ">":
+            plain.remove(">")
+        if not is_subject(".".join(plain) or "x"):
+            raise ValueError(f"subjects: {pattern[:40]!r} cannot be a subject")
+    if not is_subject(inbox_prefix):
+        raise ValueError(f"inbox_prefix {inbox_prefix[:40]!r} cannot be a subject")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
     """How streams and consumers are made; None leaves it to the server, and to what is there."""

@@ -32,7 +32,7 @@ class Arrived(NamedTuple):  # made for every message, in a third of a dataclass'
     def status(self) -> int:
         """What the server says instead of a message, 0 where it is one."""
         line = self.headers[8:12]
-        return int(line) if line[:1] == b" " and line[1:].isdigit() else 0
+        return int(line) if line[:1] == b" " and line[1:].isdigit() and not self.reply else 0
 
 
 class Wire(Transport):
@@ -50,9 +50,7 @@ class Wire(Transport):
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         """Connect to a server."""
         async with asyncio.timeout(connect_timeout):
-            self._streams = await asyncio.open_connection(
-                uri.hostname, uri.port, limit=buffer_size
-            )
+            self._streams = await asyncio.open_connection(uri.hostname, uri.port, limit=buffer_size)
 
     async def connect_tls(
         self,
