@@ -90,6 +90,26 @@ async def test_a_key_is_stored_in_order_within_a_batch(
         assert mine == [f"{key}-{n}" for n in range(350) if n % 7 == key]
 
 
+async def test_a_slow_server_leaves_a_long_key_unattempted_and_nothing_unknown(
+    client: Client, jetstream: Ground, topic: str
+) -> None:
+    """Each answer takes a fifth of a second: the time ends before the key does."""
+    await jetstream.make()
+    with Proxy("127.0.0.1", urlsplit(jetstream.url).port or 0) as proxy:
+        broker = client(f"nats://127.0.0.1:{proxy.port}")
+        await broker.open()
+        await broker.ping()
+        proxy.slow(0.1)
+        batch = [message(str(number), topic=topic, key="k") for number in range(100)]
+
+        found = kinds(await outcome(broker, *batch, timeout=2 * SHORT))
+
+    sent = found.count(None)
+    assert 1 <= sent < 20
+    assert found == [None] * sent + [NotAttempted] * (100 - sent)
+    assert await jetstream.ids() == [str(number) for number in range(sent)]
+
+
 async def test_a_stream_at_its_limit_is_refused_for_now(
     client: Client, jetstream: Ground, topic: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from postroom.broker import Delivery
 from postroom.brokers.nats import NatsBroker
 from postroom.errors import (
     BrokerError,
@@ -156,6 +158,65 @@ async def test_a_frozen_server_is_answered_for_in_time(server: NatsServer, clien
     await broker.ping()
     assert await outcome(broker, message("b", topic=TOPIC)) == [None]
     assert await Ground(server.url, "postroom", TOPIC).ids() == ["a", "b"]
+
+
+async def test_what_a_killed_consumer_had_comes_to_another_uncounted(
+    server: NatsServer, client: Client
+) -> None:
+    """Also what it held without having handed it out; only after the server's patience."""
+    broker = client(server.url, ack_wait=timedelta(seconds=1))
+    await opened(broker)
+    names = ["a", "b", "c", "d"]
+    await outcome(broker, *(message(name, topic=TOPIC) for name in names))
+    member = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).with_name("nats_member.py")), server.url, TOPIC),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert member.stdout is not None
+    async with asyncio.timeout(20):
+        assert await member.stdout.readline() == b"a\n"
+        # Alive, it keeps them for longer than that.
+        async with broker.subscribe([TOPIC], group="billing", prefetch=5) as box:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.5):
+                    await anext(box)
+        member.kill()
+        await member.wait()
+
+        async with broker.subscribe([TOPIC], group="billing", prefetch=5) as box:
+            again = [await anext(box) for _ in names]
+
+    assert sorted(one.message.id for one in again) == names
+    assert {(one.redelivered, one.attempt) for one in again} == {(True, 1)}
+
+
+async def test_a_server_that_ends_ends_the_subscription_and_no_count_is_lost(
+    server: NatsServer, client: Client
+) -> None:
+    """It comes back with its streams; the last acknowledgements it may have forgotten."""
+    broker = await opened(client(server.url, ack_wait=timedelta(seconds=1)))
+    await outcome(broker, *(message(name, topic=TOPIC) for name in "abc"))
+    async with broker.subscribe([TOPIC], group="billing", prefetch=5) as box:
+        first, second = await anext(box), await anext(box)
+        await first.ack()
+        await second.retry(timedelta(milliseconds=50), "not yet")
+        await asyncio.to_thread(server.stop, how=signal.SIGKILL)
+        with pytest.raises(BrokerUnavailable):
+            await _to_the_end(box)
+        await asyncio.to_thread(server.start)
+
+    found: dict[str, int | None] = {}
+    async with asyncio.timeout(20), broker.subscribe([TOPIC], group="billing", prefetch=5) as box:
+        while not {"b", "c"} <= set(found):
+            delivery = await anext(box)
+            found[delivery.message.id] = delivery.attempt
+            await delivery.ack()
+    assert (found["b"], found["c"], found.get("a", 1)) == (2, 1, 1)
+
+
+async def _to_the_end(box: AsyncIterator[Delivery]) -> None:
+    async for _ in box:
+        pass
 
 
 _GUARDED = """

@@ -17,6 +17,11 @@ from postroom.errors import (
 )
 
 _END = -1
+_BEGIN_UNTIL = 0.8
+"""The part of a call's time after which no message is begun for the sake of its key.
+
+A slow server then leaves messages that were not attempted, and none without an answer.
+"""
 _UNREAD = object()
 
 Outgoing = tuple[Packed | BrokerError, str | None]
@@ -30,13 +35,16 @@ class _Call:
     one message (it is full) and take the next (a moment later it is not).
     """
 
-    __slots__ = ("_after", "done", "first", "flying", "messages", "missing", "results", "todo")
+    __slots__ = (
+        *("_after", "done", "first", "flying", "latest", "messages", "missing", "results", "todo"),
+    )
 
     def __init__(
-        self, first: int, outgoing: Sequence[Outgoing], done: "asyncio.Future[None]"
+        self, first: int, outgoing: Sequence[Outgoing], done: "asyncio.Future[None]", latest: float
     ) -> None:
         self.first = first
         self.done = done
+        self.latest = latest
         self.messages: list[Packed | None] = []
         self.results: list[BrokerError | object | None] = [_UNREAD] * len(outgoing)
         self.missing = len(outgoing)
@@ -63,16 +71,17 @@ class _Call:
                     last[key] = position
         self._finish()
 
-    def answered(self, position: int, result: BrokerError | None) -> None:
-        """Note what became of a message that was written."""
+    def answered(self, position: int, result: BrokerError | None, *, late: bool) -> None:
+        """Note what became of a message that was written; where it is late, begin no other."""
         self.flying.discard(position)
         self._settle(position, result)
         after = self._after[position]
-        if result is None and after != _END:
+        if result is None and after != _END and not late:
             self.todo.append(after)
-        while result is not None and after != _END:
-            self._settle(after, _behind())
-            after = self._after[after]
+        else:
+            while after != _END:
+                self._settle(after, _behind() if result is not None else _too_late())
+                after = self._after[after]
         self._finish()
 
     def outcome(self, position: int, unanswered: BrokerError, unsent: BrokerError) -> BrokerError:
@@ -122,10 +131,11 @@ class Publishing:
 
         One result for each. Never raises for what the server does.
         """
-        call = _Call(self._numbered, outgoing, self._loop.create_future())
+        began = self._loop.time()
+        latest = began + (until - began) * _BEGIN_UNTIL
+        call = _Call(self._numbered, outgoing, self._loop.create_future(), latest)
         self._numbered += len(outgoing)
         self._calls.append(call)
-        began = self._loop.time()
         timed_out = False
         try:
             self._pump()
@@ -153,7 +163,8 @@ class Publishing:
                 message = call.messages[position]
                 subject = message.subject if message is not None else ""
                 self._in_flight -= 1
-                call.answered(position, self._answers.read(arrived, subject))
+                late = self._loop.time() > call.latest
+                call.answered(position, self._answers.read(arrived, subject), late=late)
                 self._later()
                 return
 
@@ -168,7 +179,7 @@ class Publishing:
                 if message is not None and message.subject.lower() == subject:
                     self._in_flight -= 1
                     refusal = f"no permission to publish to {message.subject!r}"
-                    call.answered(position, RefusedForNow(refusal))
+                    call.answered(position, RefusedForNow(refusal), late=False)
                     self._later()
                     return
 
@@ -217,3 +228,7 @@ class Publishing:
 
 def _behind() -> NotAttempted:
     return NotAttempted("an earlier message of its key was not confirmed")
+
+
+def _too_late() -> NotAttempted:
+    return NotAttempted("the one before it in its key was confirmed too late to begin another")
