@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from postroom._redact import redacted
-from postroom.lab.servers import kafka, rabbitmq
+from postroom.lab.servers import kafka, nats, rabbitmq
 from postroom.lab.servers.postgresql import PostgresqlServer, installed
 
 _VARIABLE = "POSTROOM_TEST_POSTGRESQL"
@@ -29,6 +29,8 @@ _RABBITMQ = "POSTROOM_TEST_RABBITMQ"
 _RABBITMQ_DEFAULT = "amqp://guest:guest@127.0.0.1:5672/?management=15672"
 _KAFKA = "POSTROOM_TEST_KAFKA"
 _KAFKA_DEFAULT = "kafka://127.0.0.1:9092"
+_NATS = "POSTROOM_TEST_NATS"
+_NATS_DEFAULT = "nats://127.0.0.1:4222"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,14 @@ def kafka_servers() -> list[Server]:
     if given:
         return [Server("kafka", given)]
     return [Server("kafka", _KAFKA_DEFAULT)] if kafka.answers("127.0.0.1", 9092) else []
+
+
+def nats_servers() -> list[Server]:
+    """Return the NATS server of the tests; empty without one."""
+    given = os.environ.get(_NATS)
+    if given:
+        return [Server("nats", given)]
+    return [Server("nats", _NATS_DEFAULT)] if nats.answers("127.0.0.1", 4222) else []
 
 
 def needed(
@@ -135,6 +145,21 @@ def _kafka() -> Iterator[str]:
 
 
 @contextmanager
+def _nats() -> Iterator[str]:
+    """Give the address of a NATS server, started if need be."""
+    found = nats_servers()
+    if found or nats.installed() is None:
+        yield found[0].url if found else ""
+        return
+    server = nats.any_server()
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.remove()
+
+
+@contextmanager
 def _postgresql() -> Iterator[str]:
     """Give the addresses of PostgreSQL servers of every version there is, started if need be."""
     given = os.environ.get(_VARIABLE)
@@ -167,10 +192,16 @@ def main() -> int:
     """Run the command with the servers up; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Those that take seconds to come up are begun first, and nobody waits for them here.
-    with _kafka() as log, _rabbitmq() as rabbit, _postgresql() as urls:
+    with _kafka() as log, _rabbitmq() as rabbit, _nats() as jetstream, _postgresql() as urls:
         sys.stderr.write(f"PostgreSQL: {urls or 'none'}\nRabbitMQ: {redacted(rabbit) or 'none'}\n")
         sys.stderr.write(f"Kafka: {redacted(log) or 'none'}\n")
-        every = ((_VARIABLE, urls), (_RABBITMQ, rabbit), (_KAFKA, log))
+        sys.stderr.write(f"NATS: {redacted(jetstream) or 'none'}\n")
+        every = (
+            (_VARIABLE, urls),
+            (_RABBITMQ, rabbit),
+            (_KAFKA, log),
+            (_NATS, jetstream),
+        )
         found = {name: url for name, url in every if url}
         environment = {**os.environ, **found}
         return subprocess.run(sys.argv[1:], env=environment, check=False).returncode

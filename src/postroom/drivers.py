@@ -115,6 +115,31 @@ _KAFKA = _Driver(
         "sasl": str,
     },
 )
+_NATS = _Driver(
+    module="postroom.brokers.nats",
+    name="NatsBroker",
+    server=True,
+    extra="nats",
+    options={
+        "stream": str,
+        "subjects": _names,
+        "declare": _flag,
+        "replicas": _count,
+        "max_age": duration,
+        "duplicate_window": duration,
+        "ack_wait": duration,
+        "max_message_bytes": size,
+        "max_in_flight": _count,
+        "heartbeat": duration,
+        "connect_timeout": duration,
+        "inbox_prefix": str,
+        "cacertfile": str,
+        "certfile": str,
+        "keyfile": str,
+        "verify": _flag,
+        "tls_first": _flag,
+    },
+)
 _BROKERS = {
     "sqlite": _Driver(
         module="postroom.brokers.sqlite",
@@ -131,12 +156,14 @@ _BROKERS = {
     "amqp": _RABBITMQ,
     "amqps": _RABBITMQ,
     "kafka": _KAFKA,
+    "nats": _NATS,
+    "tls": _NATS,
     MEMORY: _Driver(module="postroom.brokers.memory", name="MemoryBroker", options={}),
 }
 _NOT_YET = frozenset(
     {
         *("cockroachdb", "mysql", "mariadb", "mssql", "sqlserver"),
-        *("oracle", "mongodb", "rabbitmq", "nats", "redis", "rediss"),
+        *("oracle", "mongodb", "rabbitmq", "redis", "rediss"),
         *("servicebus", "sqs", "pubsub", "pulsar"),
     }
 )
@@ -156,8 +183,9 @@ def open_store(url: str, **options: object) -> Store:
 def open_broker(url: str, **options: object) -> Broker:
     """Return the broker at this address, not opened yet: `await broker.open()` connects.
 
-    `sqlite:///relative.db`, `amqp://user@host/vhost`, `amqps://...`, `kafka://host` or
-    `memory:`; the entry points of third parties are in `postroom.brokers`.
+    `sqlite:///relative.db`, `amqp://user@host/vhost`, `amqps://...`, `kafka://host`,
+    `nats://host`, `tls://host` (NATS too) or `memory:`; the entry points of third parties are in
+    `postroom.brokers`.
     """
     return cast("Broker", _make("broker", _BROKERS, url, options))
 

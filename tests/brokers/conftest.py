@@ -8,10 +8,10 @@ import pytest
 
 from postroom.brokers.kafka import KafkaBroker
 from postroom.lab.servers.kafka import installed
-from tests import kafka
+from tests import kafka, nats
 from tests.brokers.log import SESSION, Client
 from tests.rabbitmq import Ground, ground
-from tests.servers import Server, kafka_servers, needed, rabbitmq_servers
+from tests.servers import Server, kafka_servers, nats_servers, needed, rabbitmq_servers
 
 _CURE = "these tests kill one of their own, which `make servers` fetches (with Java and Maven)"
 _OWN = [Server("kafka", "")] if installed() else []
@@ -42,6 +42,13 @@ def kafka_url(request: pytest.FixtureRequest) -> str:
     return server.url
 
 
+@pytest.fixture(scope="session", params=needed(nats_servers(), "NATS", "POSTROOM_TEST_NATS"))
+def nats_url(request: pytest.FixtureRequest) -> str:
+    """The address of a NATS server."""
+    server: Server = request.param
+    return server.url
+
+
 @pytest.fixture
 def log(kafka_url: str) -> kafka.Ground:
     """Names of this test's own in a Kafka."""
@@ -68,3 +75,10 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka.OwnKaf
     """A Kafka that these tests may kill."""
     with kafka.own(tmp_path_factory.mktemp("certificates")) as made:
         yield made
+
+
+async def jetstream(nats_url: str) -> AsyncIterator[nats.Ground]:
+    """Names of this test's own in a NATS server."""
+    made = nats.ground(nats_url)
+    yield made
+    await made.remove()

@@ -1,11 +1,9 @@
 """The RabbitMQ driver and a server of the tests' own: killed, frozen, out of memory, and on TLS."""
 
 import asyncio
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -20,6 +18,7 @@ from postroom.brokers.rabbitmq import RabbitmqBroker
 from postroom.errors import BrokerError, BrokerUnavailable, OutcomeUnknown
 from postroom.lab.servers.rabbitmq import RabbitmqServer, any_server, installed
 from tests.brokers.rabbit import TOPIC, message, outcome
+from tests.certificates import certificates as own_certificates
 from tests.servers import Server, needed
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
@@ -31,26 +30,9 @@ Client = Callable[..., RabbitmqBroker]
 
 @pytest.fixture(scope="module")
 def certificates() -> Iterator[Path]:
-    """A folder with an authority, a server's certificate and a client's, for everybody to read."""
-    folder = Path(tempfile.mkdtemp(prefix="postroom-tls-", dir="/tmp"))
-    _openssl(folder, "req -x509 -keyout ca.key -out ca.pem -days 2 -subj /CN=tests")
-    for name, alternative in (("server", "IP:127.0.0.1"), ("client", "DNS:client")):
-        (folder / "ext").write_text(f"subjectAltName={alternative}\n")
-        _openssl(folder, f"req -keyout {name}.key -out {name}.csr -subj /CN={name}")
-        _openssl(
-            folder,
-            f"x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 "
-            f"-extfile ext -out {name}.pem",
-        )
-    for path in (folder, *folder.iterdir()):
-        path.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-def _openssl(folder: Path, command: str) -> None:
-    new = ["-newkey", "rsa:2048", "-nodes"] if command.startswith("req") else []
-    subprocess.run(["openssl", *command.split(), *new], cwd=folder, check=True, capture_output=True)  # noqa: S607
+    """A folder with an authority, a server's certificate and a client's."""
+    with own_certificates() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module", params=OWN)

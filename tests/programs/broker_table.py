@@ -20,6 +20,7 @@ BROKERS: Mapping[str, str] = {
     "embedded": "sqlite:///broker.db",
     "RabbitMQ": "amqp://127.0.0.1/",
     "Kafka": "kafka://127.0.0.1",
+    "NATS": "nats://127.0.0.1",
 }
 
 

@@ -10,6 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from postroom.lab.servers import nats
 from postroom.lab.servers.postgresql import free_port
 from postroom.message import Message
 from postroom.outbox import SyncOutbox
@@ -61,9 +62,22 @@ def _rabbitmq(server: Server) -> Iterator[Secretive]:
             place.api("DELETE", f"/users/{user}")
 
 
+@contextmanager
+def _nats(server: Server) -> Iterator[Secretive]:
+    del server  # users are in the configuration, so it takes a server of the test's own
+    user = f'authorization {{ users: [{{ user: ann, password: "{SECRET}" }}] }}'
+    own = nats.any_server(config=user, user=f"ann:{SECRET}")
+    try:
+        own.start()
+        yield Secretive(own.url, "tls")
+    finally:
+        own.remove()
+
+
 Making = Callable[[Server], AbstractContextManager[Secretive]]
 BROKERS: list[tuple[str, list[Any], Making]] = [
     ("rabbitmq", needed(rabbitmq_servers(), "RabbitMQ", "POSTROOM_TEST_RABBITMQ"), _rabbitmq),
+    ("nats", needed([Server("own", "nats")] if nats.installed() else [], "NATS"), _nats),
 ]
 
 

@@ -47,7 +47,7 @@ def topology(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what has to exist in the broker: exchanges, queues, bindings.
+    """Show what has to exist in the broker: exchanges, queues, bindings, streams, consumers.
 
     Nothing else makes any of it, unless the broker's address says so.
     """

@@ -14,7 +14,7 @@ from postroom.broker import (
     TopologyPart,
 )
 from postroom.brokers.rabbitmq import keeping
-from postroom.brokers.rabbitmq.address import Tls, parse
+from postroom.brokers.rabbitmq.address import parse
 from postroom.brokers.rabbitmq.confirms import Outgoing
 from postroom.brokers.rabbitmq.connection import Connection
 from postroom.brokers.rabbitmq.link import (
@@ -28,6 +28,7 @@ from postroom.brokers.rabbitmq.mapping import Copy
 from postroom.brokers.rabbitmq.packing import Packer, packed_copy
 from postroom.brokers.rabbitmq.subscription import Copies, OversizedError, Subscription
 from postroom.brokers.rabbitmq.topology import Names, QueueType, declarations, delay_route
+from postroom.brokers.tls import Tls
 from postroom.errors import BrokerError, BrokerUnavailable
 from postroom.message import Message
 

@@ -12,7 +12,7 @@ from pamqp.base import Frame
 from pamqp.header import ProtocolHeader
 
 from postroom.brokers.rabbitmq import frames
-from postroom.brokers.rabbitmq.address import Address, Tls
+from postroom.brokers.rabbitmq.address import Address
 from postroom.brokers.rabbitmq.channel import (
     Channel,
     ChannelLost,
@@ -21,6 +21,7 @@ from postroom.brokers.rabbitmq.channel import (
     closed_by,
     look,
 )
+from postroom.brokers.tls import Tls
 from postroom.errors import BrokerUnavailable
 
 _SUCCESS = 200

@@ -9,11 +9,12 @@ from typing import Any
 from pamqp import commands
 
 from postroom.brokers.rabbitmq import frames
-from postroom.brokers.rabbitmq.address import Address, Tls
+from postroom.brokers.rabbitmq.address import Address
 from postroom.brokers.rabbitmq.channel import Channel, ChannelLost, Closed
 from postroom.brokers.rabbitmq.confirms import Confirms
 from postroom.brokers.rabbitmq.connection import Connection, open_connection
 from postroom.brokers.rabbitmq.topology import Declaration
+from postroom.brokers.tls import Tls
 from postroom.errors import BrokerUnavailable, SettingsError
 
 MISSING, REFUSED, DIFFERENT = 404, 403, 406

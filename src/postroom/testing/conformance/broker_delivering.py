@@ -169,14 +169,17 @@ class LosingTests(BrokerHooks):
             await stage.hooks.sever(frozen_client)
 
             async with stage.subscribe() as box:
-                again = await receive(box)
+                again, rest = await receive(box), ["b"]
+                if not stage.features.ordered_by_key and again.message.id == "b":
+                    await again.ack()
+                    again, rest = await receive(box), []
                 assert again.message.id == "a"
                 assert again.redelivered
                 assert again.attempt == (1 if stage.features.counts_attempts else None)
                 with pytest.raises(DeliveryLost):
                     await _ANSWERS[answer](late)
                 await again.ack()
-                assert await drain(box, 1) == ["b"]
+                assert await drain(box, len(rest)) == rest
 
     async def test_a_close_ends_waiting_with_an_error(self, stage: Stage) -> None:
         client = await stage.another()
