@@ -20,13 +20,16 @@ from pathlib import Path
 import pytest
 
 from postroom._redact import redacted
-from postroom.lab.servers import rabbitmq
+from postroom.lab.servers import rabbitmq, redis
 from postroom.lab.servers.postgresql import PostgresqlServer, installed
 
 _VARIABLE = "POSTROOM_TEST_POSTGRESQL"
 _DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
 _RABBITMQ = "POSTROOM_TEST_RABBITMQ"
 _RABBITMQ_DEFAULT = "amqp://guest:guest@127.0.0.1:5672/?management=15672"
+
+_REDIS = "POSTROOM_TEST_REDIS"
+_REDIS_DEFAULT = "redis://127.0.0.1:6379/0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,15 @@ def rabbitmq_servers() -> list[Server]:
     if given:
         return [Server("rabbitmq", given)]
     return [Server("rabbitmq", _RABBITMQ_DEFAULT)] if _answers(_RABBITMQ_DEFAULT) else []
+
+
+def redis_servers() -> list[Server]:
+    """Return the Redis and Valkey servers that answer now, by version."""
+    found = {}
+    for url in os.environ.get(_REDIS, _REDIS_DEFAULT).split():
+        if (name := redis.version(url)) is not None:
+            found[name] = url
+    return [Server(name, found[name]) for name in sorted(found)]
 
 
 def needed(servers: list[Server], what: str, variable: str = _VARIABLE) -> list[object]:
@@ -107,6 +119,24 @@ def _rabbitmq() -> Iterator[str]:
 
 
 @contextmanager
+def _redis() -> Iterator[str]:
+    """Give the addresses of a Redis and of a Valkey, started if need be."""
+    given = os.environ.get(_REDIS)
+    if given:
+        yield given
+        return
+    with ExitStack() as stack:
+        urls = {server.name.partition("-")[0]: server.url for server in redis_servers()}
+        for name, program in redis.installed().items():
+            if name not in urls:
+                server = redis.RedisServer(program)
+                stack.callback(server.remove)
+                server.start()
+                urls[name] = server.url
+        yield " ".join(urls[name] for name in sorted(urls))
+
+
+@contextmanager
 def _postgresql() -> Iterator[str]:
     """Give the addresses of PostgreSQL servers of every version there is, started if need be."""
     given = os.environ.get(_VARIABLE)
@@ -139,9 +169,11 @@ def main() -> int:
     """Run the command with the servers up; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # RabbitMQ takes seconds to come up, so it is begun first, and nobody waits for it here.
-    with _rabbitmq() as rabbit, _postgresql() as urls:
+    with _rabbitmq() as rabbit, _redis() as streams, _postgresql() as urls:
         sys.stderr.write(f"PostgreSQL: {urls or 'none'}\nRabbitMQ: {redacted(rabbit) or 'none'}\n")
-        found = {name: url for name, url in ((_VARIABLE, urls), (_RABBITMQ, rabbit)) if url}
+        sys.stderr.write(f"Redis, Valkey: {redacted(streams) or 'none'}\n")
+        every = ((_VARIABLE, urls), (_RABBITMQ, rabbit), (_REDIS, streams))
+        found = {name: url for name, url in every if url}
         environment = {**os.environ, **found}
         return subprocess.run(sys.argv[1:], env=environment, check=False).returncode
 

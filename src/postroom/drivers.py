@@ -94,6 +94,29 @@ _RABBITMQ = _Driver(
         "external": _flag,
     },
 )
+_REDIS = _Driver(
+    module="postroom.brokers.redis",
+    name="RedisBroker",
+    server=True,
+    extra="redis",
+    options={
+        "prefix": str,
+        "declare": _flag,
+        "missing_stream": str,
+        "max_message_bytes": size,
+        "max_in_flight": _count,
+        "maxlen": _count,
+        "replicas": _count,
+        "fsync": _flag,
+        "delete_acked": _flag,
+        "lease": duration,
+        "connect_timeout": duration,
+        "cacertfile": str,
+        "certfile": str,
+        "keyfile": str,
+        "verify": _flag,
+    },
+)
 _BROKERS = {
     "sqlite": _Driver(
         module="postroom.brokers.sqlite",
@@ -109,12 +132,14 @@ _BROKERS = {
     ),
     "amqp": _RABBITMQ,
     "amqps": _RABBITMQ,
+    "redis": _REDIS,
+    "rediss": _REDIS,
     MEMORY: _Driver(module="postroom.brokers.memory", name="MemoryBroker", options={}),
 }
 _NOT_YET = frozenset(
     {
         *("cockroachdb", "mysql", "mariadb", "mssql", "sqlserver"),
-        *("oracle", "mongodb", "rabbitmq", "kafka", "nats", "redis", "rediss"),
+        *("oracle", "mongodb", "rabbitmq", "kafka", "nats"),
         *("servicebus", "sqs", "pubsub", "pulsar"),
     }
 )
@@ -134,8 +159,8 @@ def open_store(url: str, **options: object) -> Store:
 def open_broker(url: str, **options: object) -> Broker:
     """Return the broker at this address, not opened yet: `await broker.open()` connects.
 
-    `sqlite:///relative.db`, `amqp://user@host/vhost`, `amqps://...` or `memory:`; the entry points
-    of third parties are in `postroom.brokers`.
+    `sqlite:///relative.db`, `amqp://user@host/vhost`, `amqps://...`, `redis://host/0`,
+    `rediss://...` or `memory:`; the entry points of third parties are in `postroom.brokers`.
     """
     return cast("Broker", _make("broker", _BROKERS, url, options))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.rabbitmq import Ground, ground
-from tests.servers import Server, needed, rabbitmq_servers
+from tests.servers import Server, needed, rabbitmq_servers, redis_servers
 
 
 @pytest.fixture
@@ -24,3 +24,13 @@ def rabbit(request: pytest.FixtureRequest) -> Iterator[Ground]:
     server: Server = request.param
     with ground(server.url) as made:
         yield made
+
+
+@pytest.fixture(
+    scope="session",
+    params=needed(redis_servers(), "Redis", "POSTROOM_TEST_REDIS"),
+)
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """The address of a Redis or a Valkey."""
+    server: Server = request.param
+    return server.url
