@@ -29,7 +29,7 @@ class Holder(Protocol):
         """Count it no more."""
         ...
 
-    def give_back(self, delivery: "RedisDelivery") -> None:
+    async def give_back(self, delivery: "RedisDelivery") -> bool:
         """Hand it out again."""
         ...
 
@@ -107,8 +107,7 @@ class RedisDelivery:
 
     async def release(self) -> None:
         """Give it back at once, uncounted; it stays with this consumer."""
-        self._end()
-        self._holder.give_back(self)
+        await self._answer(lambda: self._holder.give_back(self))
 
     async def reject(self, reason: str) -> None:
         """Move it to the dead letters of its group, with the reason."""

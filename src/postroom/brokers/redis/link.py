@@ -6,7 +6,8 @@ and behind its successors.
 """
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -105,24 +106,32 @@ class Link:
 
         Raises BrokerUnavailable where nothing was sent, and Broken where it was.
         """
+        async with self._connection_until(until) as connection:
+            return await self._exchange(connection, data, count, until)
+
+    async def ready(self, until: float) -> None:
+        """See that there is a connection. Raises BrokerUnavailable."""
+        async with self._connection_until(until):
+            pass
+
+    @asynccontextmanager
+    async def _connection_until(self, until: float) -> AsyncIterator[Wire]:
+        """Give the connection, to nobody else meanwhile. Raises BrokerUnavailable."""
+        late = BrokerUnavailable(f"{self.place} did not answer in time: nothing was sent")
         try:
             async with asyncio.timeout_at(until):
                 await self._turn.acquire()
         except TimeoutError as error:
-            raise BrokerUnavailable(f"{self.place} is too slow: nothing was sent") from error
+            raise late from error
         try:
-            async with asyncio.timeout_at(until):
-                connection = await self._connected()
+            try:
+                async with asyncio.timeout_at(until):
+                    connection = await self._connected()
+            except TimeoutError as error:
+                raise late from error
             if asyncio.get_running_loop().time() >= until:
-                raise TimeoutError  # noqa: TRY301 - as if the wait had raised it
-        except TimeoutError as error:
-            self._turn.release()
-            raise BrokerUnavailable(f"{self.place} did not answer in time") from error
-        except BaseException:
-            self._turn.release()
-            raise
-        try:
-            return await self._exchange(connection, data, count, until)
+                raise late
+            yield connection
         finally:
             self._turn.release()
 

@@ -108,6 +108,10 @@ class Publishing:
     async def publish(self, messages: Sequence[Message], until: float) -> list[BrokerError | None]:
         """Send the messages and return one answer for each; none is sent after that time."""
         batch = Batch(len(messages))
+        try:
+            await self._link.ready(until)
+        except BrokerUnavailable as error:
+            batch.fail(error)
         todo = self._packed(messages, batch)
         while todo:
             part, todo = batch.divide(todo, self._sending.window)
@@ -137,7 +141,7 @@ class Publishing:
     def _packed(self, messages: Sequence[Message], batch: "Batch") -> list[Outgoing]:
         found = []
         for place, message in enumerate(messages):
-            if batch.stops(message.key):
+            if batch.stops(place, message.key):
                 batch.refuse(place, message.key, _BEHIND)
                 continue
             try:
@@ -214,9 +218,8 @@ class Publishing:
         return []
 
     def _judge(self, part: list[Outgoing], replies: list[Reply], batch: "Batch") -> list[Outgoing]:
-        queued, executed, *confirms = replies[1:-1], replies[-1], ()
-        if self._sending.confirmed:
-            queued, executed, confirms = replies[1:-2], replies[-2], [replies[-1]]
+        last = len(part) + 1
+        queued, executed, confirms = replies[1:last], replies[last], replies[last + 1 :]
         if isinstance(executed, list):
             missing = self._sending.missing(confirms[0]) if confirms else ""
             for one, reply in zip(part, executed, strict=True):
@@ -278,12 +281,13 @@ class Batch:
         """Begin with none."""
         self._size = size
         self._answers: dict[int, BrokerError | None] = {}
-        self._stopped: set[str] = set()
+        self._stopped: dict[str, int] = {}
+        """Keys, with the place of the first message that was refused."""
         self._failure: BrokerError | None = None
 
-    def stops(self, key: str | None) -> bool:
+    def stops(self, place: int, key: str | None) -> bool:
         """Say whether an earlier message of this key was refused."""
-        return key is not None and key in self._stopped
+        return key is not None and self._stopped.get(key, place) < place
 
     def divide(
         self, todo: Iterable[Outgoing], window: int
@@ -296,7 +300,7 @@ class Batch:
         if self._failure is not None:
             return [], []
         for one in todo:
-            if self.stops(one.key):
+            if self.stops(one.place, one.key):
                 self.refuse(one.place, one.key, _BEHIND)
                 continue
             full = len(part) >= window
@@ -317,9 +321,9 @@ class Batch:
 
     def refuse(self, place: int, key: str | None, error: BrokerError) -> None:
         """Note a message that is not there, and will not be; its key stops."""
-        self._answers[place] = _BEHIND if self.stops(key) else error
+        self._answers[place] = _BEHIND if self.stops(place, key) else error
         if key is not None:
-            self._stopped.add(key)
+            self._stopped[key] = min(place, self._stopped.get(key, place))
 
     def fail(
         self,

@@ -2,7 +2,7 @@
 
 import asyncio
 from bisect import insort
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Self
 
 from postroom._clock import SystemClock
@@ -77,8 +77,8 @@ class Subscription:
             await self._member.give_back(topic)
         await self._take(takeover=True)
         self._tasks = [
-            asyncio.ensure_future(self._guarded(self._read())),
-            asyncio.ensure_future(self._guarded(self._keep())),
+            asyncio.ensure_future(self._guarded(self._read)),
+            asyncio.ensure_future(self._guarded(self._keep)),
         ]
 
     async def leave(self) -> None:
@@ -150,9 +150,13 @@ class Subscription:
         self._out.discard(delivery)
         self._freed()
 
-    def give_back(self, delivery: RedisDelivery) -> None:
-        """Hand it out again, before everything that came after it."""
+    async def give_back(self, delivery: RedisDelivery) -> bool:
+        """Hand it out again, before everything that came after it; say whether it is ours."""
+        entry = delivery.entry
+        if self._is_stale() and await self._member.hold(entry.topic, [entry.id]):
+            return False
         self._admit([delivery.again()])
+        return True
 
     async def ack(self, entry: Entry) -> bool:
         """Let go of it; say whether it was ours."""
@@ -277,9 +281,9 @@ class Subscription:
     def _is_stale(self) -> bool:
         return self._clock.elapsed() - self._lived_at > self._lease
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except BrokerUnavailable as error:
             self.fail(error.reason)
         except GroupGone:
