@@ -1,10 +1,15 @@
 """What the tests of the brokers share."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from postroom.brokers.redis import RedisBroker
+from postroom.lab.servers import redis
+from tests.brokers.streams import forget
 from tests.rabbitmq import Ground, ground
 from tests.servers import Server, needed, rabbitmq_servers, redis_servers
 
@@ -34,3 +39,49 @@ def redis_url(request: pytest.FixtureRequest) -> str:
     """The address of a Redis or a Valkey."""
     server: Server = request.param
     return server.url
+
+
+Serve = Callable[..., redis.RedisServer]
+Client = Callable[..., RedisBroker]
+
+
+@pytest.fixture(params=sorted(redis.installed()) or ["redis"])
+def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
+    """Starts servers of this test's own, with these settings."""
+    program = redis.installed().get(request.param)
+    if program is None:
+        pytest.skip("no Redis server is installed: `make servers` does it on Debian")
+    made: list[redis.RedisServer] = []
+
+    def start(*, persistent: bool = False, **settings: str) -> redis.RedisServer:
+        named = {name.replace("_", "-"): value for name, value in settings.items()}
+        made.append(redis.RedisServer(program, settings=named, persistent=persistent))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for server in made:
+        server.remove()
+
+
+@pytest.fixture
+def prefix() -> str:
+    """What the names of this test's keys begin with."""
+    return f"test-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def client(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[Client]:
+    """Makes clients, of the shared server unless told; they are closed after the test."""
+    made: list[RedisBroker] = []
+
+    def make(url: str | None = None, **options: Any) -> RedisBroker:
+        url = url or request.getfixturevalue("redis_url")
+        made.append(RedisBroker(url, **{"prefix": prefix, **options}))
+        return made[-1]
+
+    yield make
+    for broker in made:
+        await broker.close()
+    if "redis_url" in request.fixturenames:
+        forget(request.getfixturevalue("redis_url"), prefix)

@@ -2,11 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+from postroom.brokers.redis import RedisBroker
 from postroom.brokers.redis.wire import command
+from postroom.errors import BrokerError, BrokerUnavailable
+from postroom.message import Message
 
 
 def do(url: str, *commands: Iterable[str | bytes | int]) -> list[Any]:
@@ -59,3 +63,47 @@ def forget(url: str, prefix: str) -> None:
             do(url, ("DEL", *keys))
         if cursor == b"0":
             return
+
+
+TOPIC = "shop.order-placed"
+TIMEOUT = timedelta(seconds=10)
+
+
+def message(name: str, *, topic: str = TOPIC, key: str | None = None, **more: Any) -> Message:
+    """Return a message of this id."""
+    return Message(id=name, type=TOPIC, topic=topic, payload=b"{}", key=key, **more)
+
+
+def kinds(results: Iterable[BrokerError | None]) -> list[type[BrokerError] | None]:
+    """Return the classes of the results."""
+    return [None if result is None else type(result) for result in results]
+
+
+async def outcome(
+    broker: RedisBroker, *messages: Message, timeout: timedelta = TIMEOUT
+) -> list[BrokerError | None]:
+    """Publish, and return what the driver says of each."""
+    return list(await broker.publish(messages, timeout=timeout))
+
+
+async def until(holds: Callable[[], Awaitable[Any]], patience: float = 15) -> Any:
+    """Wait until this returns something that is true, and return it."""
+    async with asyncio.timeout(patience):
+        while not (found := await holds()):
+            await asyncio.sleep(0.02)
+        return found
+
+
+async def pings(broker: RedisBroker) -> bool:
+    """Say whether a publish has a chance."""
+    try:
+        await broker.ping()
+    except BrokerUnavailable:
+        return False
+    return True
+
+
+async def ids(url: str, stream: str) -> list[str]:
+    """Return the ids of the messages in a stream."""
+    entries = await ask(url, "XRANGE", stream, "-", "+")
+    return [dict(zip(f[::2], f[1::2], strict=True))[b"id"].decode() for _, f in entries]

@@ -269,6 +269,7 @@ async def _read(connection: Wire) -> Reply:
 async def _is_over(connection: Wire) -> bool:
     """Whether the server has closed it, or said what nobody asked."""
     look = getattr(connection, "can_read", None)  # before redis-py 8 nothing can tell
+    await asyncio.sleep(0)  # let the loop see what has arrived
     try:
         return not connection.is_connected or (look is not None and bool(await look()))
     except (RedisError, OSError):

@@ -45,6 +45,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sockets: set[asyncio.StreamWriter] = set()
         self.port = 0
+        self.passed = 0
+        """How many bytes were passed on, both ways."""
 
     def __enter__(self) -> Self:
         """Start listening."""
@@ -139,6 +141,7 @@ class Proxy:
                     continue
                 writer.write(chunk)
                 await writer.drain()
+                self.passed += len(chunk)
 
     def _call(self, work: Callable[[], None]) -> None:
         async def called() -> None:

@@ -73,8 +73,9 @@ class RedisServer:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGCONT)
         process.send_signal(how)
+        if how is not signal.SIGKILL:
+            process.send_signal(signal.SIGCONT)  # a frozen one hears nothing else
         try:
             process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
