@@ -19,6 +19,7 @@ BROKERS: Mapping[str, str] = {
     "memory": "memory:",
     "embedded": "sqlite:///broker.db",
     "RabbitMQ": "amqp://127.0.0.1/",
+    "Redis": "redis://127.0.0.1/",
 }
 
 

@@ -142,6 +142,7 @@ def test_the_package_imports_without_any_extra() -> None:
         "sqlalchemy",
         "aiosqlite",
         "pamqp",
+        "redis",
         "typer",
         "rich",
         "pytest",
