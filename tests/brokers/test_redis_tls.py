@@ -20,20 +20,11 @@ def secured(tmp_path: Path) -> Iterator[redis.RedisServer]:
     program = redis.installed().get("redis")
     if program is None:  # Valkey from the wheel is built without TLS
         pytest.skip("no Redis server is installed: `make servers` does it on Debian")
-    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout server.key -out server.pem"
-    subprocess.run(
-        [
-            "openssl",
-            *command.split(),
-            "-subj",
-            "/CN=tests",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-        ],  # noqa: E501, S607
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout server.key -out server.pem "
+        "-subj /CN=tests -addext subjectAltName=IP:127.0.0.1"
     )
+    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "ca.pem").write_bytes((tmp_path / "server.pem").read_bytes())
     server = redis.RedisServer(program, certificates=tmp_path)
     try:
