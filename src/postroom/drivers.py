@@ -109,6 +109,7 @@ _REDIS = _Driver(
         "replicas": _count,
         "fsync": _flag,
         "delete_acked": _flag,
+        "single_active_consumer": _flag,
         "lease": duration,
         "connect_timeout": duration,
         "cacertfile": str,

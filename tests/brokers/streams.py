@@ -17,9 +17,10 @@ def do(url: str, *commands: Iterable[str | bytes | int]) -> list[Any]:
     """Send commands, as a program that knows nothing of Postroom; errors are returned."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as wire:
-        wire.sendall(b"".join(command(*each) for each in commands))
+        chosen = ("SELECT", parts.path[1:] or "0")
+        wire.sendall(b"".join(command(*each) for each in (chosen, *commands)))
         reader = wire.makefile("rb")
-        return [_reply(reader) for _ in commands]
+        return [_reply(reader) for _ in (chosen, *commands)][1:]
 
 
 class Refused(Exception):

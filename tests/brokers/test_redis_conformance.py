@@ -19,6 +19,7 @@ class RedisSuite(BrokerSuite):
 
     missing_stream: Literal["refuse", "create"] = "refuse"
     delete_acked = False
+    single_active_consumer = False
 
     @pytest.fixture(autouse=True)
     def _ground(self, redis_url: str) -> Iterator[None]:
@@ -36,6 +37,7 @@ class RedisSuite(BrokerSuite):
             declare=True,
             missing_stream=self.missing_stream,
             delete_acked=self.delete_acked,
+            single_active_consumer=self.single_active_consumer,
             lease=timedelta(seconds=1),
             max_message_bytes=100_000,
         )
@@ -61,6 +63,12 @@ class TestDeletedStreams(RedisSuite):
     """What is done is deleted, where one group receives alone."""
 
     delete_acked = True
+
+
+class TestSingleActiveConsumer(RedisSuite):
+    """One consumer of a group receives, and every key keeps its order."""
+
+    single_active_consumer = True
 
 
 del RedisSuite, BrokerSuite  # their tests run in the classes above

@@ -69,10 +69,10 @@ async def holders(url: str, prefix: str) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def party(url: str, prefix: str, *, prefetch: int = 3) -> AsyncIterator[Process]:
+async def party(url: str, prefix: str, *, how: str = "shared") -> AsyncIterator[Process]:
     """Run another process that receives for the group billing."""
     program = Path(__file__).with_name("redis_party.py")
-    arguments = (url, prefix, TOPIC, "billing", str(prefetch), str(LEASE.total_seconds()))
+    arguments = (url, prefix, TOPIC, "billing", "3", str(LEASE.total_seconds()), how)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(program), *arguments), stdin=PIPE, stdout=PIPE
     )
@@ -279,6 +279,26 @@ async def test_a_process_that_was_frozen_hands_out_nothing_that_others_have(
         await outcome(broker, message("d"))
 
         assert await said(process) == "d"
+
+
+async def test_a_single_consumer_hands_over_in_order_when_it_is_killed(
+    client: Client, redis_url: str, prefix: str
+) -> None:
+    broker = await prepared(client, single_active_consumer=True)
+    assert await outcome(broker, *map(message, "abcde")) == [None] * 5
+    async with party(redis_url, prefix, how="single") as process:
+        assert await said(process) == "a"
+        async with billing(broker, prefetch=2) as box:
+            waiting = asyncio.ensure_future(receive(box))
+            await asyncio.wait((waiting,), timeout=LEASE.total_seconds() * 2)
+            assert not waiting.done(), "two consumers receive at the same time"
+
+            process.kill()
+            first = await waiting
+            await first.ack()
+
+            assert first.message.id == "a"
+            assert await drain(box, 4) == ["b", "c", "d", "e"]
 
 
 async def test_what_is_given_back_at_a_stop_comes_to_others_at_once(client: Client) -> None:

@@ -15,8 +15,9 @@ from postroom.message import Message
 from postroom.outbox import SyncOutbox
 from postroom.stores.postgresql import PostgresqlStore
 from tests import rabbitmq
+from tests.brokers import streams
 from tests.programs.shop import Ended, Shop
-from tests.servers import Server, needed, postgresql_servers, rabbitmq_servers
+from tests.servers import Server, needed, postgresql_servers, rabbitmq_servers, redis_servers
 
 SECRET = "s3cr3t-Pa55"  # noqa: S105 - what must be found nowhere
 SOON = "300ms"
@@ -61,9 +62,23 @@ def _rabbitmq(server: Server) -> Iterator[Secretive]:
             place.api("DELETE", f"/users/{user}")
 
 
+@contextmanager
+def _redis(server: Server) -> Iterator[Secretive]:
+    user, database = f"postroom-{uuid4().hex[:8]}", 15
+    streams.do(server.url, ("ACL", "SETUSER", user, "on", f">{SECRET}", "+@all", "~*"))
+    parts = urlsplit(server.url)
+    place = f"{parts.hostname}:{parts.port}/{database}"
+    try:
+        yield Secretive(f"redis://{user}:{SECRET}@{place}", "rediss")
+    finally:
+        streams.forget(f"redis://{place}", "postroom")
+        streams.do(server.url, ("ACL", "DELUSER", user))
+
+
 Making = Callable[[Server], AbstractContextManager[Secretive]]
 BROKERS: list[tuple[str, list[Any], Making]] = [
     ("rabbitmq", needed(rabbitmq_servers(), "RabbitMQ", "POSTROOM_TEST_RABBITMQ"), _rabbitmq),
+    ("redis", needed(redis_servers(), "Redis", "POSTROOM_TEST_REDIS"), _redis),
 ]
 
 

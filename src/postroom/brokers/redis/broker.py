@@ -54,6 +54,7 @@ class RedisBroker:
         replicas: int = 0,
         fsync: bool = False,
         delete_acked: bool = False,
+        single_active_consumer: bool = False,
         lease: timedelta = timedelta(seconds=30),
         connect_timeout: timedelta = timedelta(seconds=5),
         cacertfile: str | None = None,
@@ -66,8 +67,9 @@ class RedisBroker:
         A message is sent when `replicas` replicas have it, and with `fsync` when it is on disk.
         `maxlen` trims streams to about so many entries, whether they were read or not.
         `delete_acked` deletes an entry when it is done, where its stream has one group only.
-        A consumer that was silent for the `lease` is dead. Raises ValueError for what could not
-        work.
+        With `single_active_consumer` one consumer of a group receives at a time, and keys keep
+        their order. A consumer that was silent for the `lease` is dead.
+        Raises ValueError for what could not work.
         """
         address = parse(url)
         check_span("lease", lease, least=timedelta(seconds=1), most=timedelta(days=1))
@@ -103,6 +105,7 @@ class RedisBroker:
         )
         self._declare = declare
         self._delete = delete_acked
+        self._single = single_active_consumer
         self._lease = lease.total_seconds()
         self._identity = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
         self._out: Link | None = None
@@ -122,7 +125,7 @@ class RedisBroker:
         return BrokerFeatures(
             durable=True,
             refusal_stops_key=True,
-            ordered_by_key=False,
+            ordered_by_key=self._single,
             spreads_keys=False,
             retry_holds_key=False,
             counts_attempts=True,
@@ -246,6 +249,7 @@ class RedisBroker:
             prefetch=prefetch,
             lease=self._lease,
             patience=self._options.patience,
+            single=self._single,
         )
         self._subscriptions[subscription] = name
         try:

@@ -83,15 +83,31 @@ class Member:
         """Let people find the topic."""
         await self._link.run(command("SADD", self._names.topics, topic))
 
-    async def take(self, topic: str, limit: int, *, takeover: bool) -> Taken:
-        """Take what is due, was given back, or is held by consumers that are dead."""
+    async def lead(self, *, end: bool = False) -> bool:
+        """Become or stay the one consumer of the group that receives; say whether we are."""
+        key = self._names.active(self.group)
+        reply = await self._link.script(scripts.LEAD, [key], self.name, 0 if end else self._lease)
+        return bool(self._checked(reply))
+
+    async def take(
+        self, topic: str, limit: int, *, takeover: bool, everything: bool = False
+    ) -> Taken:
+        """Take what is due, was given back, or is held by consumers that are dead.
+
+        With `everything` every other consumer is taken for dead.
+        """
         keys = [
             self._names.stream(topic),
             self._names.delayed(self.group, topic),
             self._names.dead(self.group),
         ]
-        found, due, _ = await self._script(
-            scripts.TAKE, keys, self._lease, limit, topic, "1" if takeover else "0"
+        found, due = await self._script(
+            scripts.TAKE,
+            keys,
+            0 if everything else self._lease,
+            limit,
+            topic,
+            "1" if takeover else "0",
         )
         entries = [
             Entry(topic, place, fields, max(int(attempt), 1), again=True)

@@ -34,13 +34,22 @@ class Subscription:
         prefetch: int,
         lease: float,
         patience: float,
+        single: bool = False,
     ) -> None:
-        """Receive as that member, over a link that is nobody else's."""
+        """Receive as that member, over a link that is nobody else's.
+
+        With `single` only while no other consumer of the group does.
+        """
         self._member = member
         self._reading = reading
         self._topics = tuple(dict.fromkeys(topics))
         self._prefetch = prefetch
         self._lease = lease
+        self._block = min(_BLOCK, lease / 3)
+        self._single = single
+        self._leading = False
+        self._to_sweep: set[str] = set()
+        """Topics of which others may hold something, though we lead now."""
         self._patience = patience
         self._acks = Acks(member)
         self._ready: list[RedisDelivery] = []
@@ -57,7 +66,7 @@ class Subscription:
         self._tasks: list[asyncio.Task[None]] = []
         self._moving: set[asyncio.Task[None]] = set()
         self._clock = SystemClock()
-        self._lived_at = self._clock.elapsed()
+        self._lived_at = self._led_at = self._clock.elapsed()
         self._look_at = self._takeover_at = self._tidy_at = 0.0
 
     @property
@@ -95,6 +104,8 @@ class Subscription:
         try:
             for topic in self._topics:
                 await self._member.give_back(topic)
+            if self._leading:
+                await self._member.lead(end=True)
         except (BrokerUnavailable, GroupGone):
             return  # others take it over when we were silent for long enough
 
@@ -176,12 +187,12 @@ class Subscription:
 
     async def _read(self) -> None:
         while True:
-            while self._behind or self.out >= self._prefetch:
+            while self._behind or self.out >= self._prefetch or not self._may_read():
                 self._room.clear()
                 await self._room.wait()
             count = max(1, (self._prefetch - self.out) // len(self._topics))
-            wanted = self._member.read(self._topics, count, int(_BLOCK * 1000))
-            [reply] = await self._reading.run(wanted, timeout=_BLOCK + self._patience)
+            wanted = self._member.read(self._topics, count, int(self._block * 1000))
+            [reply] = await self._reading.run(wanted, timeout=self._block + self._patience)
             await self._receive(self._member.arrived(self._topics, reply))
 
     async def _receive(self, entries: Iterable[Entry]) -> None:
@@ -245,13 +256,20 @@ class Subscription:
         if takeover:
             self._takeover_at = now + self._lease / 3
         self._look_at = now + min(_LOOK, self._lease / 3)
+        if self._single and not await self._lead():
+            self._behind = True
+            return
         behind = False
         for topic in self._topics:
             room = self._prefetch - self.out
             if room <= 0:
                 behind = True
                 break
-            taken = await self._member.take(topic, room, takeover=takeover)
+            sweep = topic in self._to_sweep
+            taken = await self._member.take(
+                topic, room, takeover=takeover or sweep, everything=sweep
+            )
+            self._to_sweep.discard(topic)
             behind = behind or len(taken.entries) >= room
             await self._receive(taken.entries)
             if taken.due_in is not None:
@@ -259,11 +277,25 @@ class Subscription:
         self._behind = behind
         self._freed()
 
+    async def _lead(self) -> bool:
+        at = self._clock.elapsed()
+        before, self._leading = self._leading, await self._member.lead()
+        self._led_at = at
+        if self._leading and not before:
+            self._to_sweep = set(self._topics)
+        return self._leading
+
+    def _may_read(self) -> bool:
+        if not self._single:
+            return True
+        return self._leading and self._clock.elapsed() - self._led_at < self._lease
+
     def _freed(self) -> None:
         """Note that there may be room: for what waits to be taken, else for something new."""
         if self.out < self._prefetch:
             if self._behind:
-                self._look_now()
+                if self._leading or not self._single:
+                    self._look_now()
             else:
                 self._room.set()
         self._changed.set()
