@@ -1,7 +1,7 @@
 """A process that receives from a Redis; it says what it got, one JSON line each.
 
-Usage: python redis_party.py URL PREFIX TOPIC GROUP PREFETCH LEASE SINGLE. It answers nothing, and takes
-the next delivery when a line comes in.
+Usage: python redis_party.py URL PREFIX TOPIC GROUP PREFETCH LEASE SINGLE. It answers nothing, and
+takes the next delivery when a line comes in.
 """
 
 import asyncio
