@@ -227,6 +227,8 @@ class Publishing:
             if missing:
                 batch.fail(BrokerUnavailable(f"{self._link.place} did not confirm: {missing}"))
             return []
+        if isinstance(replies[0], ResponseError):
+            batch.fail(self._unavailable(replies[0]))  # no transaction began
         return self._discarded(part, queued, executed, batch)
 
     def _answer(self, one: Outgoing, reply: Reply, batch: "Batch", missing: str) -> None:

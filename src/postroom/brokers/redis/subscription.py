@@ -89,6 +89,8 @@ class Subscription:
             asyncio.ensure_future(self._guarded(self._read)),
             asyncio.ensure_future(self._guarded(self._keep)),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._stopped)
 
     async def leave(self) -> None:
         """End; what is out is given back at once. Idempotent."""
@@ -320,6 +322,10 @@ class Subscription:
             self.fail(error.reason)
         except GroupGone:
             await self._restore()
+
+    def _stopped(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(f"receiving failed: {error!r}")
 
     async def _restore(self) -> None:
         """Make the group again, and tell: what was in it is gone."""

@@ -39,7 +39,7 @@ if ARGV[6] == '1' then
       end
     elseif one.name ~= me and one.name ~= GIVEN_BACK and one.pending > 0 then
       for _, row in ipairs(redis.call('XPENDING', stream, group, 'IDLE', lease, '-', '+',
-          one.pending, one.name)) do
+          math.min(one.pending, 10000), one.name)) do
         give_back(row)
       end
     end
