@@ -72,11 +72,10 @@ def prefix() -> str:
 
 @pytest.fixture
 async def client(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[Client]:
-    """Makes clients, of the shared server unless told; they are closed after the test."""
+    """Makes clients, which are closed after the test; what they made is deleted."""
     made: list[RedisBroker] = []
 
-    def make(url: str | None = None, **options: Any) -> RedisBroker:
-        url = url or request.getfixturevalue("redis_url")
+    def make(url: str, **options: Any) -> RedisBroker:
         made.append(RedisBroker(url, **{"prefix": prefix, **options}))
         return made[-1]
 

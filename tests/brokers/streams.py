@@ -106,5 +106,14 @@ async def pings(broker: RedisBroker) -> bool:
 
 async def ids(url: str, stream: str) -> list[str]:
     """Return the ids of the messages in a stream."""
+    return await _each(url, stream, b"id")
+
+
+async def payloads(url: str, stream: str) -> list[str]:
+    """Return the payloads of the messages in a stream."""
+    return await _each(url, stream, b"payload")
+
+
+async def _each(url: str, stream: str, field: bytes) -> list[str]:
     entries = await ask(url, "XRANGE", stream, "-", "+")
-    return [dict(zip(f[::2], f[1::2], strict=True))[b"id"].decode() for _, f in entries]
+    return [dict(zip(f[::2], f[1::2], strict=True))[field].decode() for _, f in entries]

@@ -30,12 +30,12 @@ Box = AsyncIterator[Delivery]
 
 
 @pytest.fixture
-async def broker(client: Client) -> RedisBroker:
+async def broker(client: Client, redis_url: str) -> RedisBroker:
     """An open client, with everything in place for the group billing."""
-    return await prepared(client)
+    return await prepared(client, redis_url)
 
 
-async def prepared(client: Client, url: str | None = None, **options: Any) -> RedisBroker:
+async def prepared(client: Client, url: str, **options: Any) -> RedisBroker:
     """Return an open client, with everything in place for the group billing."""
     made = client(url, **{"lease": LEASE, **options})
     await made.open()
@@ -176,26 +176,32 @@ async def test_a_short_delay_does_not_wait_behind_a_long_one_nor_take_room(
     assert await holders(redis_url, prefix) == {"postroom:given-back": 1, "postroom:later": 1}
 
 
-async def test_a_retry_waits_for_its_time_with_whoever_is_there(client: Client) -> None:
-    one, other = await prepared(client), await prepared(client)
+async def test_a_retry_waits_for_its_time_with_whoever_is_there(
+    client: Client, redis_url: str
+) -> None:
+    one, other = await prepared(client, redis_url), await prepared(client, redis_url)
     loop = asyncio.get_running_loop()
-    async with billing(other) as elsewhere:
-        async with billing(one) as box:
-            assert await outcome(one, message("a")) == [None]
-            waits = [asyncio.ensure_future(anext(each)) for each in (box, elsewhere)]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            first = next(each for each in waits if each.done())
-            began = loop.time()
-            await first.result().retry(timedelta(seconds=1.5), "not yet")
-            if first is waits[1]:
-                elsewhere_next = receive(elsewhere)
-                waits[0].cancel()
-                again = await elsewhere_next
-            else:
-                again = await asyncio.wait_for(waits[1], 15)
+    async with billing(one) as box, billing(other) as elsewhere:
+        assert await outcome(one, message("a")) == [None]
+        first = await _first(box, elsewhere)
+        began = loop.time()
+        await first.retry(timedelta(seconds=1.5), "not yet")
+
+        again = await _first(box, elsewhere)
 
         assert again.attempt == 2
         assert 1.5 <= loop.time() - began < 4
+
+
+async def _first(*boxes: Box) -> Delivery:
+    """Return what comes first, to whom it may."""
+    waits = [asyncio.ensure_future(anext(box)) for box in boxes]
+    done, _ = await asyncio.wait(waits, timeout=15, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    [found] = done
+    return found.result()
 
 
 async def test_delays_that_were_deleted_are_over(
@@ -228,7 +234,7 @@ async def test_what_expired_is_a_dead_letter(broker: RedisBroker) -> None:
 async def test_a_slow_consumer_that_lives_is_not_robbed(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    slow, quick = await prepared(client), await prepared(client)
+    slow, quick = await prepared(client, redis_url), await prepared(client, redis_url)
     async with billing(slow, prefetch=2) as box:
         assert await outcome(slow, message("a"), message("b"), message("c")) == [None] * 3
         delivery = await receive(box)
@@ -249,7 +255,7 @@ async def test_a_slow_consumer_that_lives_is_not_robbed(
 async def test_what_a_killed_process_had_comes_to_another(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await prepared(client)
+    broker = await prepared(client, redis_url)
     assert await outcome(broker, message("a"), message("b")) == [None] * 2
     async with party(redis_url, prefix) as process:
         assert await said(process) == "a"
@@ -265,7 +271,7 @@ async def test_what_a_killed_process_had_comes_to_another(
 async def test_a_process_that_was_frozen_hands_out_nothing_that_others_have(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await prepared(client)
+    broker = await prepared(client, redis_url)
     assert await outcome(broker, *map(message, "abc")) == [None] * 3
     async with party(redis_url, prefix) as process:
         assert await said(process) == "a"
@@ -284,7 +290,7 @@ async def test_a_process_that_was_frozen_hands_out_nothing_that_others_have(
 async def test_a_single_consumer_hands_over_in_order_when_it_is_killed(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await prepared(client, single_active_consumer=True)
+    broker = await prepared(client, redis_url, single_active_consumer=True)
     assert await outcome(broker, *map(message, "abcde")) == [None] * 5
     async with party(redis_url, prefix, how="single") as process:
         assert await said(process) == "a"
@@ -301,9 +307,14 @@ async def test_a_single_consumer_hands_over_in_order_when_it_is_killed(
             assert await drain(box, 4) == ["b", "c", "d", "e"]
 
 
-async def test_what_is_given_back_at_a_stop_comes_to_others_at_once(client: Client) -> None:
+async def test_what_is_given_back_at_a_stop_comes_to_others_at_once(
+    client: Client, redis_url: str
+) -> None:
     lease = timedelta(hours=1)
-    one, other = await prepared(client, lease=lease), await prepared(client, lease=lease)
+    one, other = (
+        await prepared(client, redis_url, lease=lease),
+        await prepared(client, redis_url, lease=lease),
+    )
     async with billing(one) as box:
         assert await outcome(one, *map(message, "abc")) == [None] * 3
         await receive(box)
@@ -318,7 +329,7 @@ async def test_what_is_given_back_at_a_stop_comes_to_others_at_once(client: Clie
 async def test_names_of_consumers_do_not_pile_up_and_take_nothing_with_them(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await prepared(client)
+    broker = await prepared(client, redis_url)
     assert broker._in is not None
     for _ in range(5):
         async with billing(broker):
@@ -346,7 +357,7 @@ async def test_names_of_consumers_do_not_pile_up_and_take_nothing_with_them(
 async def test_an_acknowledgement_comes_too_late_for_what_another_has(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await prepared(client)
+    broker = await prepared(client, redis_url)
     async with billing(broker) as box:
         assert await outcome(broker, message("a"), message("b")) == [None] * 2
         first, second = await receive(box), await receive(box)
@@ -368,7 +379,7 @@ async def test_an_acknowledgement_comes_too_late_for_what_another_has(
 async def test_what_was_trimmed_before_it_was_done_is_reported(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    frozen, broker = await prepared(client), await prepared(client)
+    frozen, broker = await prepared(client, redis_url), await prepared(client, redis_url)
     async with billing(frozen) as box:
         assert await outcome(frozen, message("a")) == [None]
         await receive(box)
@@ -457,8 +468,10 @@ async def test_a_group_that_went_while_nobody_listened_is_told_and_made_again(
         assert await drain(box, 1) == ["a"]
 
 
-async def test_without_its_group_a_consumer_is_told_what_to_do(client: Client) -> None:
-    broker = client()
+async def test_without_its_group_a_consumer_is_told_what_to_do(
+    client: Client, redis_url: str
+) -> None:
+    broker = client(redis_url)
     await broker.open()
 
     with pytest.raises(BrokerUnavailable, match="postroom topology --apply"):
@@ -498,14 +511,14 @@ async def test_a_cut_wire_is_told_in_time(client: Client, serve: Serve) -> None:
         async with billing(broker) as box:
             proxy.silence()
 
-            with pytest.raises(BrokerUnavailable, match="no answer in time"):
+            with pytest.raises(BrokerUnavailable, match=r"no answer in time|did not answer"):
                 await asyncio.wait_for(anext(box), 5)
 
 
 async def test_a_killed_server_comes_back_with_everything(client: Client, serve: Serve) -> None:
     server = serve(persistent=True)
     broker = await prepared(client, server.url, lease=timedelta(hours=1))
-    async with billing(broker, prefetch=4) as box:
+    async with billing(broker) as box:
         assert await outcome(broker, *map(message, "abcdef")) == [None] * 6
         await (await receive(box)).ack()
         await (await receive(box)).retry(SOON, "not yet")
@@ -550,7 +563,7 @@ async def test_a_dead_letter_is_stored_before_its_original_is_acknowledged(
 async def test_a_replay_goes_to_its_group_alone(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await prepared(client)
+    broker = await prepared(client, redis_url)
     await broker.apply_topology({"shipping": [TOPIC]})
     assert await outcome(broker, message("a", key="k")) == [None]
     async with billing(broker) as box:
@@ -572,8 +585,8 @@ async def test_a_replay_goes_to_its_group_alone(
     assert pending[0] == 0
 
 
-async def test_people_see_what_each_group_has_to_do(client: Client) -> None:
-    broker = await prepared(client)
+async def test_people_see_what_each_group_has_to_do(client: Client, redis_url: str) -> None:
+    broker = await prepared(client, redis_url)
     await broker.apply_topology({"shipping": [TOPIC]})
     assert await outcome(broker, *map(message, "abcdef")) == [None] * 6
     async with billing(broker, prefetch=3) as box:
@@ -602,7 +615,7 @@ async def test_people_see_what_each_group_has_to_do(client: Client) -> None:
 async def test_what_is_done_is_deleted_only_where_one_group_receives(
     client: Client, redis_url: str, prefix: str, groups: int
 ) -> None:
-    broker = await prepared(client, delete_acked=True)
+    broker = await prepared(client, redis_url, delete_acked=True)
     if groups == 2:
         await broker.apply_topology({"shipping": [TOPIC]})
     assert await outcome(broker, *map(message, "abcd")) == [None] * 4
@@ -617,8 +630,10 @@ async def test_what_is_done_is_deleted_only_where_one_group_receives(
             assert await drain(box, 4) == ["a", "b", "c", "d"]
 
 
-async def test_topics_read_together_come_in_the_order_of_the_server(client: Client) -> None:
-    broker = await prepared(client)
+async def test_topics_read_together_come_in_the_order_of_the_server(
+    client: Client, redis_url: str
+) -> None:
+    broker = await prepared(client, redis_url)
     topics = [TOPIC, "other", "third"]
     await broker.apply_topology({"billing": topics})
     names = [str(n) for n in range(30)]
@@ -632,7 +647,7 @@ async def test_topics_read_together_come_in_the_order_of_the_server(client: Clie
 
 
 @pytest.fixture(autouse=True)
-def _loaded(request: pytest.FixtureRequest) -> None:
+def _forgotten_scripts(request: pytest.FixtureRequest) -> None:
     """Let scripts be unknown to the server at first: it may have been restarted."""
     if "redis_url" in request.fixturenames:
         do(request.getfixturevalue("redis_url"), ("SCRIPT", "FLUSH"))

@@ -26,7 +26,7 @@ Client = Callable[..., RedisBroker]
 Serve = Callable[..., RedisServer]
 
 
-async def opened(client: Client, url: str | None = None, **options: Any) -> RedisBroker:
+async def opened(client: Client, url: str, **options: Any) -> RedisBroker:
     """Return an open client that makes missing streams."""
     broker = client(url, **{"missing_stream": "create", **options})
     await broker.open()
@@ -36,7 +36,7 @@ async def opened(client: Client, url: str | None = None, **options: Any) -> Redi
 async def test_without_a_stream_is_refused_for_now_and_the_others_are_sent(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await opened(client, missing_stream="refuse")
+    broker = await opened(client, redis_url, missing_stream="refuse")
     await broker.apply_topology({"billing": [TOPIC]})
     batch = [message(str(n), topic=TOPIC if n % 3 else "nobody.cares") for n in range(300)]
 
@@ -51,7 +51,7 @@ async def test_without_a_stream_is_refused_for_now_and_the_others_are_sent(
 async def test_a_key_that_is_no_stream_stops_its_messages_and_no_others(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await opened(client)
+    broker = await opened(client, redis_url)
     await ask(redis_url, "SET", f"{prefix}:wrong", "type")
 
     results = await outcome(
@@ -73,7 +73,7 @@ async def test_a_key_that_is_no_stream_stops_its_messages_and_no_others(
 async def test_more_than_fits_into_a_transaction_goes_out_in_order(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    broker = await opened(client, max_in_flight=7)
+    broker = await opened(client, redis_url, max_in_flight=7)
     batch = [message(str(n), topic=f"t{n % 3}", key=f"k{n % 5}") for n in range(90)]
 
     assert await outcome(broker, *batch) == [None] * 90
@@ -90,7 +90,7 @@ async def test_more_than_fits_into_a_transaction_goes_out_in_order(
 async def test_streams_are_trimmed_only_when_asked(
     client: Client, redis_url: str, prefix: str
 ) -> None:
-    whole, trimmed = await opened(client), await opened(client, maxlen=100)
+    whole, trimmed = await opened(client, redis_url), await opened(client, redis_url, maxlen=100)
     stream = f"{prefix}:{TOPIC}"
     assert await outcome(whole, *(message(str(n)) for n in range(1000))) == [None] * 1000
     assert await ask(redis_url, "XLEN", stream) == 1000

@@ -83,7 +83,7 @@ def test_no_text_of_the_driver_holds_the_password() -> None:
         ("connect_timeout=1ms", "connect_timeout must be from 0.1 s"),
         ("max_in_flight=0", "must be at least 1"),
         ("maxlen=0", "must be at least 1"),
-        ("max_message_bytes=1GiB", "max_message_bytes must be from 1 to 536870912"),
+        ("max_message_bytes=1000MiB", "max_message_bytes must be from 1 to 536870912"),
         ("replicas=one", "must be at least 1"),
         ("fsync=yes", "'yes' is not true or false"),
         ("cacertfile=/tmp/ca.pem", "certificates need a rediss:// address"),

@@ -25,8 +25,6 @@ from postroom.message import Message
 
 _ANSWER_EARLY = 0.98
 """The part of a time-out after which a call answers: the caller's own clock runs too."""
-_LARGEST = 512 * 1024 * 1024
-"""What Redis takes as one value, unless told otherwise."""
 
 
 class RedisBroker:
@@ -78,12 +76,6 @@ class RedisBroker:
         )
         if missing_stream not in {"refuse", "create"}:
             raise ValueError(f"missing_stream must be refuse or create, not {missing_stream!r}")
-        if not 1 <= max_message_bytes <= _LARGEST:
-            raise ValueError(f"max_message_bytes must be from 1 to {_LARGEST}")
-        if max_in_flight < 1 or (maxlen is not None and maxlen < 1):
-            raise ValueError("max_in_flight and maxlen must be at least 1")
-        if replicas < 0:
-            raise ValueError("replicas must be at least 0")
         if not prefix:
             raise ValueError("prefix must not be empty: keys of other programs are there too")
         tls = Tls(cacertfile=cacertfile, certfile=certfile, keyfile=keyfile, verify=verify)
@@ -103,6 +95,7 @@ class RedisBroker:
             replicas=replicas,
             fsync=fsync,
         )
+        self._sending.check()
         self._declare = declare
         self._delete = delete_acked
         self._single = single_active_consumer

@@ -269,7 +269,8 @@ async def _read(connection: Wire) -> Reply:
 async def _is_over(connection: Wire) -> bool:
     """Whether the server has closed it, or said what nobody asked."""
     look = getattr(connection, "can_read", None)  # before redis-py 8 nothing can tell
-    await asyncio.sleep(0)  # let the loop see what has arrived
+    for _ in range(2):  # let the loop see what has arrived, and hand it on
+        await asyncio.sleep(0)
     try:
         return not connection.is_connected or (look is not None and bool(await look()))
     except (RedisError, OSError):

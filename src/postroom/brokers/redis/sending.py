@@ -41,6 +41,8 @@ from postroom.message import Message
 _CONFIRMING = 0.9
 """The part of what is left of the time in which replicas and disk have to confirm."""
 _TOPICS = 10_000
+_LARGEST = 512 * 1024 * 1024
+"""What Redis takes as one value, unless told otherwise."""
 _PROBING = 1000
 """Milliseconds in which replicas and disk have to answer a probe."""
 
@@ -61,6 +63,15 @@ class Sending:
     """How many replicas must have a message."""
     fsync: bool
     """Whether a message must be on disk."""
+
+    def check(self) -> None:
+        """Raise ValueError for what could not work."""
+        if not 1 <= self.limit <= _LARGEST:
+            raise ValueError(f"max_message_bytes must be from 1 to {_LARGEST}")
+        if self.window < 1 or (self.maxlen is not None and self.maxlen < 1):
+            raise ValueError("max_in_flight and maxlen must be at least 1")
+        if self.replicas < 0:
+            raise ValueError("replicas must be at least 0")
 
     @property
     def confirmed(self) -> bool:
