@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from postroom._redact import redacted
-from postroom.lab.servers import kafka, nats, rabbitmq
+from postroom.lab.servers import kafka, nats, rabbitmq, redis
 from postroom.lab.servers.postgresql import PostgresqlServer, installed
 
 _VARIABLE = "POSTROOM_TEST_POSTGRESQL"
@@ -31,6 +31,8 @@ _KAFKA = "POSTROOM_TEST_KAFKA"
 _KAFKA_DEFAULT = "kafka://127.0.0.1:9092"
 _NATS = "POSTROOM_TEST_NATS"
 _NATS_DEFAULT = "nats://127.0.0.1:4222"
+_REDIS = "POSTROOM_TEST_REDIS"
+_REDIS_DEFAULT = "redis://127.0.0.1:6379/0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,15 @@ def nats_servers() -> list[Server]:
     if given:
         return [Server("nats", given)]
     return [Server("nats", _NATS_DEFAULT)] if nats.answers("127.0.0.1", 4222) else []
+
+
+def redis_servers() -> list[Server]:
+    """Return the Redis and Valkey servers that answer now, by version."""
+    found = {}
+    for url in os.environ.get(_REDIS, _REDIS_DEFAULT).split():
+        if (name := redis.version(url)) is not None:
+            found[name] = url
+    return [Server(name, found[name]) for name in sorted(found)]
 
 
 def needed(
@@ -160,6 +171,24 @@ def _nats() -> Iterator[str]:
 
 
 @contextmanager
+def _redis() -> Iterator[str]:
+    """Give the addresses of a Redis and of a Valkey, started if need be."""
+    given = os.environ.get(_REDIS)
+    if given:
+        yield given
+        return
+    with ExitStack() as stack:
+        urls = {server.name.partition("-")[0]: server.url for server in redis_servers()}
+        for name, program in redis.installed().items():
+            if name not in urls:
+                server = redis.RedisServer(program)
+                stack.callback(server.remove)
+                server.start()
+                urls[name] = server.url
+        yield " ".join(urls[name] for name in sorted(urls))
+
+
+@contextmanager
 def _postgresql() -> Iterator[str]:
     """Give the addresses of PostgreSQL servers of every version there is, started if need be."""
     given = os.environ.get(_VARIABLE)
@@ -192,7 +221,13 @@ def main() -> int:
     """Run the command with the servers up; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Those that take seconds to come up are begun first, and nobody waits for them here.
-    with _kafka() as log, _rabbitmq() as rabbit, _nats() as jetstream, _postgresql() as urls:
+    with (
+        _kafka() as log,
+        _rabbitmq() as rabbit,
+        _nats() as jetstream,
+        _redis() as streams,
+        _postgresql() as urls,
+    ):
         sys.stderr.write(f"PostgreSQL: {urls or 'none'}\nRabbitMQ: {redacted(rabbit) or 'none'}\n")
         sys.stderr.write(f"Kafka: {redacted(log) or 'none'}\n")
         sys.stderr.write(f"NATS: {redacted(jetstream) or 'none'}\n")
@@ -201,7 +236,9 @@ def main() -> int:
             (_RABBITMQ, rabbit),
             (_KAFKA, log),
             (_NATS, jetstream),
+            (_REDIS, streams),
         )
+        sys.stderr.write(f"Redis, Valkey: {redacted(streams) or 'none'}\n")
         found = {name: url for name, url in every if url}
         environment = {**os.environ, **found}
         return subprocess.run(sys.argv[1:], env=environment, check=False).returncode

@@ -140,6 +140,30 @@ _NATS = _Driver(
         "tls_first": _flag,
     },
 )
+_REDIS = _Driver(
+    module="postroom.brokers.redis",
+    name="RedisBroker",
+    server=True,
+    extra="redis",
+    options={
+        "prefix": str,
+        "declare": _flag,
+        "missing_stream": str,
+        "max_message_bytes": size,
+        "max_in_flight": _count,
+        "maxlen": _count,
+        "replicas": _count,
+        "fsync": _flag,
+        "delete_acked": _flag,
+        "single_active_consumer": _flag,
+        "lease": duration,
+        "connect_timeout": duration,
+        "cacertfile": str,
+        "certfile": str,
+        "keyfile": str,
+        "verify": _flag,
+    },
+)
 _BROKERS = {
     "sqlite": _Driver(
         module="postroom.brokers.sqlite",
@@ -158,12 +182,14 @@ _BROKERS = {
     "kafka": _KAFKA,
     "nats": _NATS,
     "tls": _NATS,
+    "redis": _REDIS,
+    "rediss": _REDIS,
     MEMORY: _Driver(module="postroom.brokers.memory", name="MemoryBroker", options={}),
 }
 _NOT_YET = frozenset(
     {
         *("cockroachdb", "mysql", "mariadb", "mssql", "sqlserver"),
-        *("oracle", "mongodb", "rabbitmq", "redis", "rediss"),
+        *("oracle", "mongodb", "rabbitmq"),
         *("servicebus", "sqs", "pubsub", "pulsar"),
     }
 )
@@ -184,8 +210,8 @@ def open_broker(url: str, **options: object) -> Broker:
     """Return the broker at this address, not opened yet: `await broker.open()` connects.
 
     `sqlite:///relative.db`, `amqp://user@host/vhost`, `amqps://...`, `kafka://host`,
-    `nats://host`, `tls://host` (NATS too) or `memory:`; the entry points of third parties are in
-    `postroom.brokers`.
+    `nats://host`, `tls://host` (NATS too), `redis://host/0`, `rediss://...` or `memory:`; the
+    entry points of third parties are in `postroom.brokers`.
     """
     return cast("Broker", _make("broker", _BROKERS, url, options))
 

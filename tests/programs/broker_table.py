@@ -21,6 +21,7 @@ BROKERS: Mapping[str, str] = {
     "RabbitMQ": "amqp://127.0.0.1/",
     "Kafka": "kafka://127.0.0.1",
     "NATS": "nats://127.0.0.1",
+    "Redis": "redis://127.0.0.1/",
 }
 
 

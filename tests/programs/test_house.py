@@ -143,6 +143,7 @@ def test_the_package_imports_without_any_extra() -> None:
         "aiosqlite",
         "pamqp",
         "nats",
+        "redis",
         "typer",
         "rich",
         "pytest",

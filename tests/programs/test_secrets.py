@@ -16,8 +16,9 @@ from postroom.message import Message
 from postroom.outbox import SyncOutbox
 from postroom.stores.postgresql import PostgresqlStore
 from tests import rabbitmq
+from tests.brokers import streams
 from tests.programs.shop import Ended, Shop
-from tests.servers import Server, needed, postgresql_servers, rabbitmq_servers
+from tests.servers import Server, needed, postgresql_servers, rabbitmq_servers, redis_servers
 
 SECRET = "s3cr3t-Pa55"  # noqa: S105 - what must be found nowhere
 SOON = "300ms"
@@ -74,10 +75,24 @@ def _nats(server: Server) -> Iterator[Secretive]:
         own.remove()
 
 
+@contextmanager
+def _redis(server: Server) -> Iterator[Secretive]:
+    user, database = f"postroom-{uuid4().hex[:8]}", 15
+    streams.do(server.url, ("ACL", "SETUSER", user, "on", f">{SECRET}", "+@all", "~*"))
+    parts = urlsplit(server.url)
+    place = f"{parts.hostname}:{parts.port}/{database}"
+    try:
+        yield Secretive(f"redis://{user}:{SECRET}@{place}", "rediss")
+    finally:
+        streams.forget(f"redis://{place}", "postroom")
+        streams.do(server.url, ("ACL", "DELUSER", user))
+
+
 Making = Callable[[Server], AbstractContextManager[Secretive]]
 BROKERS: list[tuple[str, list[Any], Making]] = [
     ("rabbitmq", needed(rabbitmq_servers(), "RabbitMQ", "POSTROOM_TEST_RABBITMQ"), _rabbitmq),
     ("nats", needed([Server("own", "nats")] if nats.installed() else [], "NATS"), _nats),
+    ("redis", needed(redis_servers(), "Redis", "POSTROOM_TEST_REDIS"), _redis),
 ]
 
 
@@ -132,7 +147,9 @@ def test_what_goes_well_tells_no_secret(
     ended += [shop.cli("topology", "--apply", *group, **environ), shop.cli("init", **environ)]
     with psycopg.connect(store.url) as connection, connection.transaction():
         SyncOutbox(PostgresqlStore(store.url)).put(connection, *(_order(n) for n in range(3)))
-    process = shop.process("relay", "--until-empty", "--timeout", "20s", "--json", **environ)
+    process = shop.process(
+        "relay", "--until-empty", "--timeout", "20s", "--json", stdin=None, **environ
+    )
     out, err = process.communicate(timeout=40)
     ended.append(Ended(process.returncode, out, err))
     for command in ("status", "dead list", "held list", "audit"):

@@ -46,6 +46,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sockets: set[asyncio.StreamWriter] = set()
         self.port = 0
+        self.passed = 0
+        """How many bytes were passed on, both ways."""
 
     def __enter__(self) -> Self:
         """Start listening."""
@@ -146,6 +148,7 @@ class Proxy:
                     continue
                 writer.write(chunk)
                 await writer.drain()
+                self.passed += len(chunk)
 
     def _portion(self) -> int:
         """Return how much to read at once: of a slow wire a twentieth of a second."""

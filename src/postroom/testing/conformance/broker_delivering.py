@@ -169,17 +169,18 @@ class LosingTests(BrokerHooks):
             await stage.hooks.sever(frozen_client)
 
             async with stage.subscribe() as box:
-                again, rest = await receive(box), ["b"]
-                if not stage.features.ordered_by_key and again.message.id == "b":
+                again, behind = await receive(box), ["b"]
+                if again.message.id == "b" and not stage.features.ordered_by_key:
+                    # Nobody had it, and a broker may take its time to see who is frozen.
                     await again.ack()
-                    again, rest = await receive(box), []
+                    again, behind = await receive(box), []
                 assert again.message.id == "a"
                 assert again.redelivered
                 assert again.attempt == (1 if stage.features.counts_attempts else None)
                 with pytest.raises(DeliveryLost):
                     await _ANSWERS[answer](late)
                 await again.ack()
-                assert await drain(box, len(rest)) == rest
+                assert await drain(box, len(behind)) == behind
 
     async def test_a_close_ends_waiting_with_an_error(self, stage: Stage) -> None:
         client = await stage.another()

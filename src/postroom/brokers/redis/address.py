@@ -1,0 +1,93 @@
+"""Where a Redis is, who we are there, and how the wire is protected."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+USERNAME = "POSTROOM_REDIS_USERNAME"
+PASSWORD = "POSTROOM_REDIS_PASSWORD"  # noqa: S105 - the name of a variable
+_PORT = 6379
+_SHAPE = (
+    "not an address such as redis://user:password@host:6379/0 "
+    "(write / in a name or password as %2F, and @ as %40; 0 is the number of a database)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How the server is checked, and how we show who we are."""
+
+    cacertfile: str | None = None
+    """Certificates to trust instead of the system's."""
+    certfile: str | None = None
+    keyfile: str | None = None
+    verify: bool = True
+    """Whether the server's certificate must be valid for its name."""
+
+    def check(self) -> None:
+        """Raise ValueError for files that cannot be used."""
+        for path in (self.cacertfile, self.certfile, self.keyfile):
+            if path is not None and not Path(path).is_file():
+                raise ValueError(f"{path}: no such file")
+        if self.keyfile is not None and self.certfile is None:
+            raise ValueError("keyfile needs a certfile")
+
+    def arguments(self) -> dict[str, Any]:
+        """Return it as redis-py takes it."""
+        return {
+            "ssl_ca_certs": self.cacertfile,
+            "ssl_certfile": self.certfile,
+            "ssl_keyfile": self.keyfile,
+            "ssl_cert_reqs": "required" if self.verify else "none",
+            "ssl_check_hostname": self.verify,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The parts of a `redis://` address."""
+
+    host: str
+    port: int
+    database: int
+    username: str | None
+    password: str | None = field(repr=False)
+    secure: bool
+
+    @property
+    def place(self) -> str:
+        """What may be printed."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}/{self.database}"
+
+
+def parse(url: str, environ: Mapping[str, str] = os.environ) -> Address:
+    """Take an address apart; name and password come from the environment if it has none.
+
+    Raises ValueError, which never repeats what could be a password.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        # Python's own words may hold a piece of the password.
+        raise ValueError(_SHAPE) from None
+    database = parts.path[1:] or "0"
+    if parts.scheme not in {"redis", "rediss"} or not parts.hostname:
+        raise ValueError(_SHAPE)
+    if not database.isascii() or not database.isdigit():
+        raise ValueError(_SHAPE)
+    if parts.query or parts.fragment:
+        raise ValueError("options are given by name here, not in the address")
+    named = parts.username is not None
+    return Address(
+        host=parts.hostname,
+        port=port or _PORT,
+        database=int(database),
+        username=unquote(parts.username or "") or None if named else environ.get(USERNAME),
+        password=unquote(parts.password or "") or None if named else environ.get(PASSWORD),
+        secure=parts.scheme == "rediss",
+    )
