@@ -148,20 +148,6 @@ def batch_let_go_before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatch, "_settle", letting_go)
 
 
-def batch_let_go_that_the_store_did_not_take(patch: pytest.MonkeyPatch) -> None:
-    """A locked database: what was confirmed must not be sent again."""
-    settled = Dispatch._settled
-
-    async def forgetting(self: Dispatch, batch: Batch, outcomes: Sequence[Settled]) -> Step:
-        try:
-            return await settled(self, batch, outcomes)
-        except Exception:
-            self._late.clear()
-            raise
-
-    patch.setattr(Dispatch, "_settled", forgetting)
-
-
 ON_MEMORY: list[Plant] = [
     settle_without_a_fence,
     read_that_never_sets_behind,
@@ -206,6 +192,7 @@ def test_what_is_planted_on_sqlite_is_found(plant: Plant, monkeypatch: pytest.Mo
         _run(SqliteMachine, 100)
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("server", needed(postgresql_servers()[-1:], "PostgreSQL"))
 @pytest.mark.parametrize("plant", ON_POSTGRESQL, ids=lambda plant: plant.__name__)
 def test_what_is_planted_on_postgresql_is_found(
