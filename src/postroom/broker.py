@@ -44,10 +44,9 @@ class Publisher(Protocol):
     ) -> Sequence[BrokerError | None]:
         """Send the messages in order, after those of an earlier call that may still be under way.
 
-        Returns one result for each message.
-
-        That is None only where the broker confirmed it. Never raises for anything that the broker or
-        the network did, and answers within the time-out (a hang is `OutcomeUnknown`).
+        Returns one result for each message: None only where the broker confirmed it. Never raises
+        for anything that the broker or the network did, and answers within the time-out (a hang
+        is `OutcomeUnknown`).
         """
         ...
 
