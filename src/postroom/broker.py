@@ -42,10 +42,11 @@ class Publisher(Protocol):
     async def publish(
         self, messages: Sequence[Message], *, timeout: timedelta
     ) -> Sequence[BrokerError | None]:
-        """Send the messages in order; return one result for each.
+        """Send the messages in order, after those of an earlier call that may still be under way.
 
-        None only where the broker confirmed it. Never raises for anything that the broker or
-        the network did, and answers within the time-out (a hang is `OutcomeUnknown`).
+        Returns one result for each message: None only where the broker confirmed it. Never raises
+        for anything that the broker or the network did, and answers within the time-out (a hang
+        is `OutcomeUnknown`).
         """
         ...
 

@@ -74,7 +74,7 @@ class Fault:
 
 puts = st.builds(
     Put,
-    type=st.sampled_from(["go", "go", "park"]),
+    type=st.sampled_from(["go", "go", "park", "pipe"]),
     key=st.sampled_from(["a", "a", "a", "a", "b", None]),
     deliver_in=st.sampled_from([0, 0, 0, 0, 0, 0, 0, 3, 20]),
     expires_in=st.sampled_from([0, 0, 0, 0, 0, 0, 0, 2, 30]),
@@ -83,7 +83,7 @@ savepoints = st.builds(Savepoint, puts=st.lists(puts, min_size=1, max_size=2), u
 queries = st.builds(
     Query,
     states=st.sampled_from([(), (State.DEAD,), (State.SENT,), (State.HELD,), (State.WAITING,)]),
-    route=st.sampled_from([None, "go", "park"]),
+    route=st.sampled_from([None, "go", "park", "pipe"]),
     key=st.sampled_from([None, None, "a", "b"]),
 )
 spots = st.sampled_from([*CALLS, *CALLS, *EVENTS])
@@ -101,7 +101,7 @@ faults = st.builds(
             "close channel",
         ]
     ),
-    match=st.sampled_from(["a", "b", "go", "park"]),
+    match=st.sampled_from(["a", "b", "go", "park", "pipe"]),
     times=st.sampled_from([1, 2, 4]),
     also=st.booleans(),
 )

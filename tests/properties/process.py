@@ -108,6 +108,10 @@ class Process:
         """Whether it was frozen during its current step, so that its lanes may be gone."""
         self.confirmed: set[str] = set()
         """What the broker confirmed to it in its current step."""
+        self.tried: set[str] = set()
+        """What it has given to the broker in its current step."""
+        self.in_flight: set[str] = set()
+        """What the broker has not answered yet."""
         self.task: asyncio.Task[Step] | None = None
         self.passed = 0
         """How many spots it has come by."""
@@ -118,6 +122,7 @@ class Process:
         self._fate: Fate = "health"
         self._spot = ""
         self._gate = asyncio.Event()
+        self._publishing = asyncio.Lock()
         self.relay = Relay(
             cast("Store", _Wire(store, self)),
             cast("RelayBroker", _Wire(broker, self)),
@@ -137,7 +142,7 @@ class Process:
         """Start a step, which meets its fate at that spot if it comes there."""
         self._fate, self._spot = fate, spot
         self.late = False
-        self.confirmed = set()
+        self.confirmed, self.tried = set(), set()
         self.task = asyncio.ensure_future(self.relay.step())
         return self.task
 
@@ -184,8 +189,9 @@ class Process:
         self.asking += asks
         try:
             if name == "publish":
-                await self._witness.before_publish(self, args[0], stopped=stopped)
-            result = await target()
+                result = await self._publish(args[0], target, stopped=stopped)
+            else:
+                result = await target()
             self._note(name, args, result)
         except AssertionError as broken:
             raise Broken(*broken.args) from broken
@@ -193,6 +199,20 @@ class Process:
             self.asking -= asks
         await self.point(f"after {name}")
         return result
+
+    async def _publish(
+        self, messages: Sequence[Message], target: Callable[..., Awaitable[Any]], *, stopped: bool
+    ) -> Any:
+        """Publish after the witness has looked; the look must not change who goes first."""
+        async with self._publishing:
+            await self._witness.before_publish(self, messages, stopped=stopped)
+        ids = {message.id for message in messages}
+        self.tried |= ids
+        self.in_flight |= ids
+        try:
+            return await target()
+        finally:
+            self.in_flight -= ids
 
     def _note(self, name: str, args: Sequence[Any], result: Any) -> None:
         match name:

@@ -49,6 +49,7 @@ class OutboxMachine(RuleBasedStateMachine):
         keep=st.booleans(),
         stops_key=st.booleans(),
         batch=st.sampled_from([2, 500]),
+        overlap=few,
         relays=few,
         first=st.lists(puts, min_size=2, max_size=6),
     )
@@ -58,13 +59,16 @@ class OutboxMachine(RuleBasedStateMachine):
         keep: bool,
         stops_key: bool,
         batch: int,
+        overlap: int,
         relays: int,
         first: list[Put],
     ) -> None:
         """A broker, some relays, and a backlog."""
         clock = ManualClock()
         ground = type(self).ground(clock)
-        self.world = World(ground, clock, keep=keep, stops_key=stops_key, batch=batch)
+        self.world = World(
+            ground, clock, keep=keep, stops_key=stops_key, batch=batch, overlap=overlap
+        )
         for _ in range(relays):
             self.world.join()
         self.world.write(first)

@@ -15,9 +15,12 @@ from postroom.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, Refu
 from postroom.lane import Lane
 from postroom.message import Entry, State
 from postroom.outcome import Sent, Settled
-from postroom.relay.dispatch import Dispatch, Step
+from postroom.relay.dispatch import Dispatch
 from postroom.relay.flight import Answer, Flight
+from postroom.relay.hands import Batch, Hands
+from postroom.relay.step import Step
 from postroom.relay.tenure import Tenure
+from postroom.relay.verdict import Judge
 from postroom.stores.memory import lanes as memory_lanes
 from postroom.stores.memory import store as memory_store
 from postroom.stores.memory.tables import Tables
@@ -74,14 +77,14 @@ def release_that_leaves_the_mark_on_postgresql(patch: pytest.MonkeyPatch) -> Non
 
 
 def mark_first(patch: pytest.MonkeyPatch) -> None:
-    work = Dispatch._work
+    planned = Dispatch._planned
 
-    async def marking(self: Dispatch, entries: Sequence[Entry], lanes: Mapping[int, Lane]) -> Step:
-        going = [Settled(entry, Sent()) for entry in entries if not entry.behind]
-        await self._store.settle(tuple(lanes.values()), going, keep=True)
-        return await work(self, entries, lanes)
+    async def marking(self: Dispatch, batch: Batch, done: Step) -> Any:
+        going = [Settled(entry, Sent()) for entry in batch.entries if not entry.behind]
+        await self._store.settle(tuple(batch.lanes.values()), going, keep=True)
+        return await planned(self, batch, done)
 
-    patch.setattr(Dispatch, "_work", marking)
+    patch.setattr(Dispatch, "_planned", marking)
 
 
 def owner_that_trusts_its_lease_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -126,6 +129,25 @@ def held_rows_that_nobody_frees(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory_store.MemoryStore, "_free_orphans", lambda *_args: 0)
 
 
+def lane_in_two_rounds(patch: pytest.MonkeyPatch) -> None:
+    """A successor goes out before it is known what became of its head."""
+    patch.setattr(Hands, "free", lambda _self, lanes: lanes)
+
+
+def rows_in_flight_read_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Hands, "rows", lambda _self: ())
+
+
+def batch_let_go_before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
+    settle = Dispatch._settle
+
+    async def letting_go(self: Dispatch, batch: Batch, settled: Sequence[Settled]) -> None:
+        self._let_go(batch)
+        await settle(self, batch, settled)
+
+    patch.setattr(Dispatch, "_settle", letting_go)
+
+
 ON_MEMORY: list[Plant] = [
     settle_without_a_fence,
     read_that_never_sets_behind,
@@ -137,11 +159,15 @@ ON_MEMORY: list[Plant] = [
     lanes_taken_at_first_sight,
     head_that_does_not_block,
     held_rows_that_nobody_frees,
+    lane_in_two_rounds,
+    rows_in_flight_read_again,
+    batch_let_go_before_it_is_settled,
 ]
 ON_SQLITE: list[Plant] = [
     settle_without_a_fence_on_sqlite,
     read_that_never_sets_behind_on_sqlite,
     mark_first,
+    lane_in_two_rounds,
 ]
 ON_POSTGRESQL: list[Plant] = [
     settle_without_a_fence_on_postgresql,
@@ -208,12 +234,12 @@ def _querying(patch: pytest.MonkeyPatch, name: str, part: str, instead: str) -> 
 def _judging(
     patch: pytest.MonkeyPatch, kind: type[BrokerError], instead: BrokerError | None
 ) -> None:
-    judge = Dispatch._judge
+    judge = Judge.judge
 
-    def judging(self: Dispatch, answers: Iterable[Answer]) -> list[Settled]:
+    def judging(self: Judge, answers: Iterable[Answer]) -> list[Settled]:
         return judge(
             self,
             [(entry, instead if isinstance(error, kind) else error) for entry, error in answers],
         )
 
-    patch.setattr(Dispatch, "_judge", judging)
+    patch.setattr(Judge, "judge", judging)

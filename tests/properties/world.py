@@ -18,7 +18,7 @@ from postroom.testing.clock import ManualClock
 from postroom.testing.scripted import ScriptedBroker
 from tests.properties.choices import MAX_BYTES, Put, Savepoint
 from tests.properties.ground import Ground
-from tests.properties.ledger import ALL, Ledger, orphans
+from tests.properties.ledger import ALL, PIPELINED, Ledger, orphans
 from tests.properties.process import LEASE, RENEWAL, Broken, Crash, Fate, Process
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ ROUTES = Routes(
     [
         Route(name="go", types=("go",), retry=RETRY),
         Route(name="park", types=("park",), retry=RETRY, on_dead="park"),
+        Route(name=PIPELINED, types=(PIPELINED,), retry=RETRY, pipelined_keys=True),
     ]
 )
 
@@ -52,6 +53,7 @@ class World:
         keep: bool,
         stops_key: bool,
         batch: int,
+        overlap: int,
     ) -> None:
         self.runner = asyncio.Runner()
         self.ground = ground
@@ -68,7 +70,12 @@ class World:
         self.broken = False
         """A rule was broken: the rest of this run proves nothing."""
         self._options = RelayOptions(
-            lease=LEASE, renewal=RENEWAL, batch=batch, keep_sent=keep, probe=PROBE
+            lease=LEASE,
+            renewal=RENEWAL,
+            batch=batch,
+            overlap=overlap,
+            keep_sent=keep,
+            probe=PROBE,
         )
         self._born = 0
         self.run(self._open())

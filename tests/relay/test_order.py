@@ -191,6 +191,7 @@ async def test_scheduled_messages_take_their_place_when_due(stage: Stage) -> Non
 @pytest.mark.parametrize("keys", [1, 40])
 async def test_lanes_share_a_batch(stage: Stage, keys: int) -> None:
     """A lone hot lane may fill it; a hot lane beside others may not starve them."""
+    stage.options = replace(stage.options, overlap=1)
     stage.commit(*(message for key in range(keys) for message in notes(200, f"k{key}")))
     relay = stage.relay()
     await relay.step()

@@ -55,6 +55,9 @@ _REST = """
 # batch = 500
 # max_batch_bytes = "8MiB"
 
+# Batches of a route under way at the same time: while one waits for the broker, one is read.
+# overlap = 2
+
 # How long the broker may take to confirm: at most lease minus renewal.
 # publish_timeout = "5s"
 

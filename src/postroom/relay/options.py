@@ -21,6 +21,8 @@ class RelayOptions:
     """Messages read and published together."""
     max_batch_bytes: int = 8 * 1024 * 1024
     """Payload bytes of a batch."""
+    overlap: int = 2
+    """Batches of a route under way at the same time: one waits for the broker, one is read."""
     publish_timeout: timedelta = timedelta(seconds=5)
     """How long the broker may take to answer for one call."""
     poll: timedelta = timedelta(seconds=1)
@@ -49,5 +51,5 @@ class RelayOptions:
             raise ValueError("publish_timeout must be positive and at most lease - renewal")
         if min(self.share, self.poll, self.sweep) <= timedelta(0):
             raise ValueError("share, poll and sweep must be positive")
-        if self.batch < 1 or self.max_batch_bytes < 1 or self.suspect_after < 1:
-            raise ValueError("batch, max_batch_bytes and suspect_after must be at least 1")
+        if min(self.batch, self.overlap, self.max_batch_bytes, self.suspect_after) < 1:
+            raise ValueError("batch, overlap, max_batch_bytes and suspect_after must be at least 1")

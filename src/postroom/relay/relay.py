@@ -14,10 +14,11 @@ from postroom._clock import Clock, SystemClock
 from postroom._tasks import task_group
 from postroom.errors import StoreUnavailable
 from postroom.events import Observer, Observers
-from postroom.relay.dispatch import Dispatch, Step
+from postroom.relay.dispatch import Dispatch
 from postroom.relay.flight import RelayBroker
 from postroom.relay.options import RelayOptions
 from postroom.relay.outage import Outage
+from postroom.relay.step import Step
 from postroom.relay.tenure import Tenure
 from postroom.route import Routes
 from postroom.store import Store
@@ -80,8 +81,9 @@ class Relay:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def step(self) -> Step:
-        """Do one round of every route and return what it did. Never sleeps.
+        """Do what can be done now in every route, and return what that was. Never sleeps.
 
+        All that is begun comes to its end: a batch, or up to `overlap` of them beside each other.
         Raises StoreUnavailable while the database cannot be used.
         """
         if self._tenure.due:
@@ -103,7 +105,11 @@ class Relay:
         try:
             async with task_group() as group:
                 background = [group.create_task(self._keep()), group.create_task(self._listen())]
-                loops = [group.create_task(self._serve(one)) for one in self._dispatches]
+                loops = [
+                    group.create_task(self._serve(dispatch))
+                    for dispatch in self._dispatches
+                    for _ in range(self._options.overlap)
+                ]
                 await stop.wait()
                 self._stopping = True
                 self._nudge()
@@ -140,21 +146,15 @@ class Relay:
 
     async def _serve(self, dispatch: Dispatch) -> None:
         while not self._stopping:
-            # Cleared before the round: a wake-up during it must lead to another round.
-            dispatch.nudge.clear()
-            step = await self._guarded(dispatch.step)
+            step = await self._guarded(dispatch.round)
             if step is not None and step.idle and not self._stopping:
                 await self._rest(dispatch)
 
     async def _rest(self, dispatch: Dispatch) -> None:
-        if math.isfinite(dispatch.next_in):  # without a lane no commit matters
+        # Without a lane no commit matters, and a round that ends looks by itself.
+        if dispatch.idle and math.isfinite(dispatch.next_in):
             self._someone_idle.set()
-        seconds = min(self._options.poll.total_seconds(), max(dispatch.next_in, 0.001))
-        try:
-            async with asyncio.timeout(seconds):
-                await dispatch.nudge.wait()
-        except TimeoutError:
-            pass
+        await dispatch.rest(self._options.poll)
 
     async def _keep(self) -> None:
         while True:

@@ -6,9 +6,11 @@ convicted (refused for now) only on evidence: the broker closed with an error re
 connection was lost on it alone, while probes without it held before and after.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from postroom.errors import OutcomeUnknown
+from postroom.message import Entry
 
 _STRIKES = 2
 _STRIKES_IN_COMPANY = 5
@@ -39,6 +41,10 @@ class Suspects:
     def __len__(self) -> int:
         """Return how many messages are remembered."""
         return len(self._records)
+
+    def remember(self, entries: Iterable[Entry]) -> bool:
+        """Say whether the outcome of any of these was unknown when it was sent last."""
+        return bool(self._records) and any(entry.seq in self._records for entry in entries)
 
     def turn(self, seq: int) -> int:
         """Return when it was last tried alone; the one tried longest ago goes first.

@@ -1,6 +1,7 @@
 """Tenure: the lanes that a relay owns, and until when it may act on them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from postroom._clock import Clock
@@ -40,8 +41,8 @@ class Tenure:
         self._told: Mapping[str, bool] = {}
         self._lock = asyncio.Lock()
         self._closing = False
-        self.busy: set[Lane] = set()
-        """Lanes with something in flight; they are not given away meanwhile."""
+        self._busy: Counter[Lane] = Counter()
+        """Lanes with something in flight, and of how many rounds; not given away meanwhile."""
 
     @property
     def due(self) -> bool:
@@ -62,8 +63,8 @@ class Tenure:
         return self._valid_until - self._clock.elapsed()
 
     def lanes(self, route: str) -> Sequence[Lane]:
-        """Return our lanes of a route; none once the lease ran out by our own clock."""
-        if self.remaining <= 0:
+        """Return our lanes of a route; none once the lease ran out by our own clock, or we stop."""
+        if self.remaining <= 0 or self._closing:
             return ()
         return [lane for lane in self._lanes.values() if lane.route == route]
 
@@ -78,8 +79,12 @@ class Tenure:
         """
         async with self._lock:
             kept = {lane for lane in lanes if self.owns(lane)}
-            self.busy |= kept
+            self._busy.update(kept)
             return kept
+
+    def vacate(self, lanes: Iterable[Lane]) -> None:
+        """Let lanes that were occupied be given away, unless another round has them too."""
+        self._busy -= Counter(lanes)
 
     async def renew(self) -> bool:
         """Renew, share and take lanes; return whether any were taken."""
@@ -92,7 +97,7 @@ class Tenure:
                 routes=able,
                 lease=self._options.lease,
                 renewal=self._options.renewal,
-                busy=tuple(self.busy),
+                busy=tuple(self._busy),
             )
             self._valid_until = sent_at + self._options.lease.total_seconds()
             pause = min(self._options.renewal, self._options.share).total_seconds()
@@ -115,7 +120,7 @@ class Tenure:
     async def give_idle(self) -> None:
         """Give back every lane with nothing in flight, and take no more."""
         async with self._lock:
-            idle = tuple(lane for lane in self._lanes.values() if lane not in self.busy)
+            idle = tuple(lane for lane in self._lanes.values() if lane not in self._busy)
             for lane in idle:
                 del self._lanes[lane.route, lane.number]
             self._closing = True
