@@ -1,14 +1,11 @@
 """RabbitMQ in one shop: the driver for its processes, AMQP of its own for the judge.
 
-AMQP tells what is ready, and not what consumers have in their hands. Every copy that relays
-publish also lands in a queue of the lab's own, and that queue and the dead letters are consumed
-without an answer: what was read once is known, and the server keeps it for the next connection.
+AMQP tells what is ready, and not what consumers have in their hands. So every copy that relays
+publish also lands in a queue of the lab's own.
 """
 
-import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 from pamqp import commands
@@ -16,6 +13,7 @@ from pamqp.base import Frame
 
 from postroom.brokers.rabbitmq import RabbitmqBroker
 from postroom.lab.broker import Grave
+from postroom.lab.brokers.rabbitmq.reading import MOST, Ears, consume, empty, ids, ready
 from postroom.lab.brokers.rabbitmq.wire import Content, Missing, Wire
 from postroom.lab.database import Unusable
 from postroom.lab.servers.rabbitmq import remove_vhost
@@ -27,9 +25,6 @@ _LEVELS = 16
 _DELAY = "postroom.delay.quorum."
 _HEARTBEAT = timedelta(seconds=1)
 _CONNECT = timedelta(seconds=2)
-_MOST = 65_535
-_PATIENCE = 5.0
-_GLANCE = 0.01
 
 
 def address(
@@ -50,14 +45,6 @@ def address(
     return f"{url.partition('?')[0]}?{urlencode(options)}"
 
 
-@dataclass(slots=True)
-class _Read:
-    """What came to the lab's own consumers."""
-
-    arrivals: list[str] = field(default_factory=list)
-    graves: list[Grave] = field(default_factory=list)
-
-
 class RabbitmqShop:
     """What the shop needs of RabbitMQ."""
 
@@ -73,8 +60,8 @@ class RabbitmqShop:
         self._management = options["management"]
         self._shared = bool(options.get("shared"))
         self._groups: tuple[str, ...] = ()
-        self._ears, self._hands = Wire(self.url), Wire(self.url)
-        self._read = _Read()
+        self._hands = Wire(self.url)
+        self._ears = Ears(self.url, self._audit)
 
     @property
     def host(self) -> str:
@@ -112,6 +99,7 @@ class RabbitmqShop:
         finally:
             await broker.close()
         self._groups = tuple(groups)
+        self._ears.dead = {self._dead(group): group for group in groups}
         self._do(
             commands.Queue.Declare(queue=self._audit, durable=True),
             commands.Queue.Bind(queue=self._audit, exchange=self._exchange, routing_key=TOPIC),
@@ -119,30 +107,30 @@ class RabbitmqShop:
 
     def arrivals(self) -> Sequence[str]:
         """Return the ids of what came into the lab's own queue."""
-        return self._listened().arrivals
+        return self._ears.heard().arrivals
 
     def left(self) -> tuple[int, str]:
         """Count what is ready."""
-        ready = [self._count(self._queue(group)) for group in self._groups]
-        return sum(ready), repr(ready)
+        counts = [self._count(self._queue(group)) for group in self._groups]
+        return sum(counts), repr(counts)
 
     def waiting(self) -> Mapping[str, Collection[str]]:
         """Return what is ready, or waits for a retry; that may be for either group."""
         look = Wire(self.url)
         try:
-            look.call(commands.Basic.Qos(prefetch_count=_MOST), commands.Basic.QosOk)
-            found = {group: _ids(self._all(look, self._queue(group))) for group in self._groups}
+            look.call(commands.Basic.Qos(prefetch_count=MOST), commands.Basic.QosOk)
+            found = {group: ids(self._all(look, self._queue(group))) for group in self._groups}
             delayed: set[str] = set()
             if self._groups:
                 for level in range(_LEVELS):
-                    delayed |= _ids(self._all(look, f"{_DELAY}{level:02}"))
+                    delayed |= ids(self._all(look, f"{_DELAY}{level:02}"))
         finally:
             look.close()
-        return {group: ids | delayed for group, ids in found.items()}
+        return {group: ready | delayed for group, ready in found.items()}
 
     def graves(self) -> Sequence[Grave]:
         """Return the dead letters of all groups."""
-        return self._listened().graves
+        return self._ears.heard().graves
 
     def unbind(self) -> None:
         """Let one exchange behind the shop's own lead to all queues; then take it away."""
@@ -217,7 +205,7 @@ class RabbitmqShop:
 
     def _count(self, queue: str) -> int:
         """Count what is ready in a queue."""
-        return _ready(self._hands, queue)
+        return ready(self._hands, queue)
 
     def _do(self, *methods: Frame) -> None:
         """Call methods, each answered by its own `Ok`."""
@@ -233,85 +221,10 @@ class RabbitmqShop:
         )
         self.close()
 
-    def _listened(self) -> _Read:
-        """Read everything that is there by now."""
-        queues = [self._audit, *map(self._dead, self._groups)]
-        if not self._ears.connected:
-            self._read = _Read()
-            self._begin(queues)
-        for queue in queues:
-            _emptied(self._ears, queue)
-        for content in self._ears.take():
-            if content.queue == self._audit:
-                self._read.arrivals.append(content.properties.message_id or "")
-            else:
-                group = content.queue.removeprefix(f"{self._exchange}.").removesuffix(".dead")
-                self._read.graves.append(_grave(group, content))
-        return self._read
-
-    def _begin(self, queues: Sequence[str]) -> None:
-        """Consume them all, once what an earlier connection held is back in its place."""
-        until = time.monotonic() + _PATIENCE
-        while _consumers(self._hands, self._audit) and time.monotonic() < until:
-            time.sleep(_GLANCE)
-        for queue in queues:
-            # Everything of a classic queue; a quorum queue takes "everything" for two thousand.
-            most = 0 if queue == self._audit else _MOST
-            self._ears.call(commands.Basic.Qos(prefetch_count=most), commands.Basic.QosOk)
-            _consume(self._ears, queue)
-
     def _all(self, look: Wire, queue: str) -> list[Content]:
         """Return what is ready; it goes back when the wire is closed."""
-        if not _ready(look, queue):
+        if not ready(look, queue):
             return []
-        _consume(look, queue)
-        _emptied(look, queue)
+        consume(look, queue)
+        empty(look, queue)
         return look.take()
-
-
-def _consume(wire: Wire, queue: str) -> None:
-    wire.call(commands.Basic.Consume(queue=queue, consumer_tag=queue), commands.Basic.ConsumeOk)
-
-
-def _emptied(wire: Wire, queue: str) -> None:
-    """Wait until everything that was ready is here.
-
-    The answer may be faster than what was delivered before it; that of the next call is not.
-    """
-    until = time.monotonic() + _PATIENCE
-    while _ready(wire, queue) and time.monotonic() < until:
-        time.sleep(_GLANCE)
-    _ready(wire, queue)
-
-
-def _ready(wire: Wire, queue: str) -> int:
-    return _declared(wire, queue).message_count or 0
-
-
-def _consumers(wire: Wire, queue: str) -> int:
-    return _declared(wire, queue).consumer_count or 0
-
-
-def _declared(wire: Wire, queue: str) -> commands.Queue.DeclareOk:
-    return wire.call(commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk)
-
-
-def _ids(contents: Sequence[Content]) -> set[str]:
-    return {content.properties.message_id or "" for content in contents}
-
-
-def _grave(group: str, content: Content) -> Grave:
-    headers = content.properties.headers or {}
-    deaths = headers.get("x-death")
-    death = deaths[0] if isinstance(deaths, list) and deaths else {}
-    moved = death if isinstance(death, dict) else {}
-    died, at = headers.get("postroom-died-at"), moved.get("time")
-    seconds = at.timestamp() if isinstance(at, datetime) else 0.0
-    key = headers.get("postroom-key")
-    return Grave(
-        group=group,
-        message_id=content.properties.message_id or "",
-        key=None if key is None else str(key),
-        reason=str(headers.get("postroom-reason") or moved.get("reason") or ""),
-        died_at=died / 1_000_000 if isinstance(died, int) else seconds,
-    )

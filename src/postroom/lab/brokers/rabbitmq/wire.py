@@ -24,7 +24,7 @@ _CHUNK = 65_536
 _CHANNEL = 1
 
 
-class Missing(Exception):
+class Missing(Unusable):
     """There is no such queue or exchange."""
 
 
