@@ -256,6 +256,26 @@ async def test_nothing_is_let_go_of_before_it_is_kept(
         assert (await receive(box)).attempt == 2
 
 
+async def test_no_more_are_asked_for_than_there_is_room_for(client: Client, topic: str) -> None:
+    """Told by the server, also after a while; and what is acknowledged is done for it at once."""
+    broker = client(ack_wait=timedelta(seconds=0.5))
+    await broker.open()
+    await broker.apply_topology({"billing": [topic]})
+    await outcome(broker, *(message(str(number), topic=topic) for number in range(10)))
+    async with broker.subscribe([topic], group="billing", prefetch=4) as box:
+        held = [await receive(box), await receive(box)]
+        await asyncio.sleep(0.6)
+        [status] = await broker.queues()
+        assert (status.ready, status.out) == (6, 4)
+
+        for one in held:
+            await one.ack()
+        await receive(box)
+        await asyncio.sleep(0.6)
+        [status] = await broker.queues()
+        assert (status.ready, status.out) == (4, 4)
+
+
 async def test_a_message_is_kept_while_its_handler_works_on(
     client: Client, jetstream: Ground, topic: str
 ) -> None:

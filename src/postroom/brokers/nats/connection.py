@@ -11,9 +11,10 @@ from uuid import uuid4
 
 from nats import errors
 
+from postroom._clock import LONGEST_PATIENCE, check_span
 from postroom._redact import redacted
 from postroom.brokers.nats.address import Address
-from postroom.brokers.nats.mapping import Packed
+from postroom.brokers.nats.mapping import Packed, is_subject
 from postroom.brokers.nats.wire import Arrived, RawClient, Wire
 from postroom.brokers.tls import Tls
 from postroom.errors import BrokerUnavailable, printable
@@ -21,6 +22,7 @@ from postroom.errors import BrokerUnavailable, printable
 NO_RESPONDERS = 503
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
 _ASKED = b"r"
+_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,18 @@ class Options:
     heartbeat: timedelta
     connect_timeout: timedelta
     inbox_prefix: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what could not work."""
+        check_span("heartbeat", self.heartbeat, least=timedelta(seconds=1), most=_HOUR)
+        check_span(
+            "connect_timeout",
+            self.connect_timeout,
+            least=timedelta(seconds=0.1),
+            most=LONGEST_PATIENCE,
+        )
+        if not is_subject(self.inbox_prefix):
+            raise ValueError(f"inbox_prefix {self.inbox_prefix[:40]!r} cannot be a subject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote
 
+from postroom._clock import check_span
 from postroom.broker import TopologyPart
 from postroom.brokers.nats.api import Api, taken
 from postroom.brokers.nats.mapping import is_subject
@@ -70,17 +71,12 @@ def check_stream_name(name: str) -> None:
         )
 
 
-def check_subjects(patterns: Sequence[str], inbox_prefix: str) -> None:
-    """Raise ValueError for what a stream cannot take, and for a prefix that is no subject."""
-    for pattern in patterns:
-        words = pattern.split(".")
-        plain = [word for word in words if word != "*"]
-        if words[-1] == ">":
-            plain.remove(">")
-        if not is_subject(".".join(plain) or "x"):
-            raise ValueError(f"subjects: {pattern[:40]!r} cannot be a subject")
-    if not is_subject(inbox_prefix):
-        raise ValueError(f"inbox_prefix {inbox_prefix[:40]!r} cannot be a subject")
+def _is_pattern(text: str) -> bool:
+    """Whether a stream can take these subjects."""
+    words = text.split(".")
+    if words[-1] == ">":
+        words.pop()
+    return is_subject(".".join("x" if word == "*" else word for word in words) or "x")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +90,22 @@ class Making:
     ack_wait: timedelta | None = None
     subjects: Sequence[str] = ()
     """What the stream takes besides the topics of the groups."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what could not work."""
+        for what, span in (
+            ("ack_wait", self.ack_wait),
+            ("duplicate_window", self.duplicate_window),
+        ):
+            if span is not None:
+                check_span(what, span, least=timedelta(seconds=0.1), most=timedelta(days=1))
+        if self.max_age is not None:
+            check_span("max_age", self.max_age, least=timedelta(seconds=1))
+        if self.replicas is not None and self.replicas < 1:
+            raise ValueError("replicas must be at least 1")
+        for each in self.subjects:
+            if not _is_pattern(each):
+                raise ValueError(f"subjects: {each[:40]!r} cannot be a subject")
 
     def stream(self, names: Names, topics: Sequence[str]) -> dict[str, Any]:
         """Return the configuration of the stream of messages."""
