@@ -41,6 +41,16 @@ def redis_url(request: pytest.FixtureRequest) -> str:
     return server.url
 
 
+@pytest.fixture(
+    scope="session",
+    params=needed(redis_servers()[:1], "Redis", "POSTROOM_TEST_REDIS"),
+)
+def one_redis_url(request: pytest.FixtureRequest) -> str:
+    """The address of a Redis, where one is as good as another."""
+    server: Server = request.param
+    return server.url
+
+
 Serve = Callable[..., redis.RedisServer]
 Client = Callable[..., RedisBroker]
 
