@@ -104,6 +104,16 @@ async def jetstream(nats_url: str) -> AsyncIterator[nats.Ground]:
     await made.remove()
 
 
+@pytest.fixture(
+    scope="session",
+    params=needed(redis_servers()[:1], "Redis", "POSTROOM_TEST_REDIS"),
+)
+def one_redis_url(request: pytest.FixtureRequest) -> str:
+    """The address of a Redis, where one is as good as another."""
+    server: Server = request.param
+    return server.url
+
+
 Serve = Callable[..., redis.RedisServer]
 Client = Callable[..., RedisBroker]
 

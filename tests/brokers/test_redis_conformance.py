@@ -54,15 +54,15 @@ class TestStreams(RedisSuite):
 
 
 class TestStreamsMadeByPublishing(RedisSuite):
-    """A topic that nobody receives is kept."""
+    """A topic that nobody receives is kept; what is done is deleted."""
 
     missing_stream: Literal["refuse", "create"] = "create"
-
-
-class TestDeletedStreams(RedisSuite):
-    """What is done is deleted, where one group receives alone."""
-
     delete_acked = True
+
+    @pytest.fixture
+    def redis_url(self, one_redis_url: str) -> str:
+        """One server is enough for what differs here."""
+        return one_redis_url
 
 
 class TestSingleActiveConsumer(RedisSuite):
