@@ -214,7 +214,7 @@ async def test_a_row_that_no_relay_could_handle_is_refused(
         {"due_at": 1},
         {"state": "sent", "due_at": 1},
     ],
-    ids=str,
+    ids="-".join,
 )
 async def test_an_insert_with_parameters_is_refused_too(
     ground: Ground, wrong: dict[str, object]
