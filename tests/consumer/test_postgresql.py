@@ -286,6 +286,25 @@ async def test_a_handler_that_rolls_back_and_goes_on_has_failed(server: Server, 
         assert billing.query("select distinct pieces from stock") == [(99,)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("server", SERVERS[:1])
+async def test_a_handler_that_rolls_back_in_sql_has_failed(server: Server, kind: str) -> None:
+    """A mark that stays behind would make a copy of the message that was never handled."""
+    async with _billing_on(kind, server) as billing:
+        back = ran(billing, Statement("rollback", [{}]))
+
+        def invoke(_order: OrderPlaced, context: Any) -> Any:
+            return back(context.connection) if context.attempt == 1 else None
+
+        billing.invoke = invoke
+        await billing.publish(OrderPlaced("ann", 1))
+
+        await billing.consume(billing.consumer(), until=billing.done(1))
+
+        assert billing.effects() == [("ann", 1)]
+        assert billing.count(events.HandlerFailed) == 1
+
+
 async def test_a_deadlock_costs_no_attempt(billing: PostgresqlBilling) -> None:
     """Two handlers take two rows in opposite orders, and meet in between."""
     barrier, both = threading.Barrier(2), asyncio.Event()

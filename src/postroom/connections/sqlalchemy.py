@@ -30,6 +30,13 @@ _AUTOCOMMIT = (
     "connection with a real isolation level"
 )
 
+_PSYCOPG2_BEGUN = 2
+"""`psycopg2.extensions.STATUS_BEGIN`."""
+_ENDED = (
+    "the transaction was ended by SQL, past SQLAlchemy, so the message would be committed alone; "
+    "end it with commit() or rollback() of the session or the connection, and begin another"
+)
+
 
 def run(caller: Caller, statement: Statement) -> int:
     """Run the statement in the caller's transaction.
@@ -174,6 +181,16 @@ def _require_postgresql(connection: Connection) -> None:
         raise NoTransaction(_AUTOCOMMIT)
     if status == IN_ERROR:
         raise NoTransaction(FAILED)
+    if status != IN_TRANSACTION and _has_begun(driver, adapted):
+        # Past the driver, which will not begin again: whatever follows would stay for good.
+        raise NoTransaction(_ENDED)
+
+
+def _has_begun(driver: Any, adapted: Any) -> bool:
+    """Say whether the driver believes that it has begun a transaction, where one can ask it."""
+    if hasattr(driver, "get_transaction_status"):
+        return bool(driver.status == _PSYCOPG2_BEGUN)
+    return getattr(adapted, "_transaction", None) is not None
 
 
 def _status(driver: Any) -> int | None:
