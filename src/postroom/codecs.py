@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from postroom._timed import timed_fields
 from postroom.errors import InvalidMessage, Undecodable
 from postroom.message import NO_HEADERS, Message, MessageType, message_type
 
@@ -269,40 +270,6 @@ def _decoder(cls: Any) -> Callable[[bytes], object]:
     return msgspec.json.Decoder(cls).decode
 
 
-@cache
-def _timed_fields(cls: Any) -> Collection[str] | None:
-    """Return the fields of the class in which a datetime can stand and come back as one.
-
-    None if the class has no fields of its own, but datetimes somewhere.
-    """
-    whole = msgspec.inspect.type_info(cls)
-    if isinstance(whole, msgspec.inspect.DataclassType | msgspec.inspect.StructType):
-        return [field.name for field in whole.fields if _has_times(field.type)]
-    return None if _has_times(whole) else ()
-
-
-def _has_times(kind: msgspec.inspect.Type) -> bool:
-    return any(isinstance(part, msgspec.inspect.DateTimeType) for part in _kinds(kind))
-
-
-def _kinds(kind: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
-    """Go through all types that this one is made of, each once."""
-    waiting: list[object] = [kind]
-    seen: set[int] = set()
-    while waiting:
-        item = waiting.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, tuple | list):
-            waiting.extend(item)
-        elif isinstance(item, msgspec.inspect.Type):
-            yield item
-            waiting.extend(getattr(item, name) for name in item.__struct_fields__)
-        elif isinstance(item, msgspec.inspect.Field):
-            waiting.append(item.type)
-
-
 def _json(event: object, cls: Any) -> bytes:
     try:
         payload = _encoder.encode(event)
@@ -330,7 +297,7 @@ def _same(event: object, back: object) -> bool:
 
 
 def _refuse_naive(event: object, cls: Any) -> None:
-    fields = _timed_fields(cls)
+    fields = timed_fields(cls)
     if fields is None or type(event) is not cls:
         _refuse_naive_in(event, "")
         return

@@ -89,7 +89,7 @@ def test_an_address_that_cannot_be_used_is_refused_with_the_cure(url: str, expec
     assert expected in refusal(url)
 
 
-@pytest.mark.parametrize("scheme", ["mysql", "mysql+pymysql", "rabbitmq", "nats"])
+@pytest.mark.parametrize("scheme", ["mysql", "mysql+pymysql", "rabbitmq", "servicebus"])
 def test_what_is_to_come_is_said_to_be_not_supported_yet(scheme: str) -> None:
     reason = refusal(f"{scheme}://ann:s3cr3t@host/shop")
 
