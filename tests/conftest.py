@@ -1,4 +1,4 @@
-"""How long and how randomly the properties are tried.
+"""How long and how randomly the properties are tried, wherever they stand.
 
 The default is the same in every run and takes seconds. `POSTROOM_PROPERTIES=long` looks for new
 counterexamples with fresh randomness, for as long as its number of examples takes.
