@@ -28,6 +28,11 @@ _SETTINGS: Mapping[str, str] = {
     "disk_free_limit.absolute": "50MB",
     "vm_memory_high_watermark.relative": "0.7",
 }
+_ADVANCED = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 2000}]}].\n"
+"""Milliseconds until a quorum queue sends a delayed message again that a queue did not confirm.
+
+The default is three minutes, which is what a retry may be late after a crash.
+"""
 
 
 class RabbitmqServer:
@@ -195,6 +200,7 @@ class RabbitmqServer:
             }
         lines = [f"{name} = {value}" for name, value in settings.items()]
         (home / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+        (home / "advanced.config").write_text(_ADVANCED)
         (home / "plugins").write_text(f"[{', '.join(plugins)}].\n")
         (home / "environment").write_text("")
 
@@ -223,6 +229,7 @@ class RabbitmqServer:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_CONF_ENV_FILE": f"{home}/environment",
             "RABBITMQ_CONFIG_FILE": f"{home}/rabbitmq.conf",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{home}/advanced.config",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{home}/plugins",
             "RABBITMQ_MNESIA_BASE": f"{home}/data",
             "RABBITMQ_LOG_BASE": f"{home}/log",
