@@ -31,14 +31,12 @@ class Ledger:
         *,
         keep: bool,
         max_attempts: int,
-        overlap: int,
     ) -> None:
         self._store = store
         self._broker = broker
         self._clock = clock
         self._keep = keep
         self._max_attempts = max_attempts
-        self._overlap = overlap
         self.committed: set[str] = set()
         self.undone: set[str] = set()
         self.removed: set[str] = set()
@@ -259,13 +257,8 @@ class Ledger:
         return earlier.blocks or earlier.state is State.READY
 
     def _was_in_flight(self, process: Process, earlier: Entry) -> bool:
-        """Tell whether it was so when the other was read: allowed where keys are pipelined.
-
-        Of several rounds one may have been read before another was answered.
-        """
-        return earlier.route == PIPELINED and (
-            self._overlap > 1 or earlier.message.id in process.tried
-        )
+        """Tell whether it was so when the other was read: allowed where keys are pipelined."""
+        return earlier.route == PIPELINED and earlier.message.id in process.tried
 
     def _parks(self, row: Entry) -> bool:
         return row.route == "park" and row.message.id not in self._released

@@ -64,9 +64,7 @@ class World:
         self.broker = ScriptedBroker(
             clock=clock, refusal_stops_key=stops_key, max_message_bytes=MAX_BYTES
         )
-        self.ledger = Ledger(
-            self.store, self.broker, clock, keep=keep, max_attempts=ATTEMPTS, overlap=overlap
-        )
+        self.ledger = Ledger(self.store, self.broker, clock, keep=keep, max_attempts=ATTEMPTS)
         self.processes: list[Process] = []
         self.written = 0
         self.broken = False

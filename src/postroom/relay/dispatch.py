@@ -263,7 +263,8 @@ class Dispatch:
         # What may have ended the connection must not take others with it, nor they accuse it;
         # and of a key in two lanes only rounds one after the other keep the order.
         apart = bool(todo.misplaced) or self._suspects.remember(batch.entries)
-        return _Round(batch, todo, done + Step(read=len(batch.entries), held=held), apart)
+        done += Step(read=len(batch.entries), held=held)
+        return _Round(self._hands.without(batch, todo.hold), todo, done, apart)
 
     # How it goes on: beside others
 

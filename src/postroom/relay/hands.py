@@ -88,6 +88,16 @@ class Hands:
         self._lanes.update(batch.lanes.keys())
         self._rows.update(entry.seq for entry in batch.entries)
 
+    def without(self, batch: Batch, held: Collection[Entry]) -> Batch:
+        """Let go of rows that were put behind others, and return the batch that is left.
+
+        The settle of this very batch may make them ready: a read that left them out for being in
+        a hand would bring what comes after them first.
+        """
+        gone = {entry.seq for entry in held}
+        self._rows -= gone
+        return Batch(tuple(one for one in batch.entries if one.seq not in gone), batch.lanes)
+
     def put(self, batch: Batch) -> None:
         """Let go of a batch of which nothing more is to be written down."""
         self._lanes -= Counter(batch.lanes.keys())
