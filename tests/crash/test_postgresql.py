@@ -78,6 +78,7 @@ def test_a_new_order_is_in_effect_soon_after_the_server_is_back(run: Run, name: 
     ]
 
     assert asked == [True] * RETURNS[name]
+    assert run.scenario(name)["recovery_seconds"] <= 10
 
 
 def test_the_report_names_the_store(run: Run) -> None:

@@ -21,6 +21,8 @@ from tests.stores.postgresql import AWKWARD, drop, run
 class TestPostgresqlStore(StoreSuite):
     """In a schema of its own for every test."""
 
+    looks_twice = True
+
     @pytest.fixture(autouse=True, params=needed(postgresql_servers(), "PostgreSQL"))
     async def _schema(self, request: pytest.FixtureRequest) -> AsyncIterator[None]:
         server: Server = request.param

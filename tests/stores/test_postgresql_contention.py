@@ -1,7 +1,6 @@
 """Writers that contend on aggregates, with transactions that stay open: order is commit order."""
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,8 +18,6 @@ from tests.stores.postgresql import Ground, Plant, lease, put, sent
 from tests.stores.test_postgresql_marks import AT_ONCE
 
 WRITERS, KEYS = 8, 200
-LONG = os.environ.get("POSTROOM_PROPERTIES") == "long"
-"""Whether each of the long runs alone takes minutes; else they do so together."""
 
 
 @dataclass(slots=True)
@@ -147,10 +144,10 @@ async def test_contending_writers_are_published_in_commit_order(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_many_messages_of_contending_writers(ground: Ground, seed: int) -> None:
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_hundred_thousand_messages_of_contending_writers(ground: Ground, seed: int) -> None:
     store = await ground.store(timed=False)
 
-    book = await contend(ground, store, 100_000 if LONG else 25_000, seed, some_milliseconds)
+    book = await contend(ground, store, 100_000, seed, some_milliseconds)
 
     assert (book.violations, book.gone) == (0, book.committed)

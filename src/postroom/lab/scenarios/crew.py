@@ -44,7 +44,7 @@ async def nobodys_fault(stage: Stage) -> None:
 
 
 async def said_more(
-    stage: Stage, actor: Actor, event: str, before: int, seconds: float = 30
+    stage: Stage, actor: Actor, event: str, before: int, seconds: float = SOON
 ) -> None:
     """Wait until a process has said something more often than before."""
     what = f"{actor.name} says {event}"

@@ -30,6 +30,8 @@ class StoreHooks:
     """What a suite needs to know of the store that it tests."""
 
     pytestmark = pytest.mark.asyncio
+    looks_twice = False
+    """Whether a wait that heard a commit is followed by one that asks for another look, at once."""
 
     def make_store(self, clock: Clock, directory: Path) -> Store:
         """Return a store, not open yet, whose database is empty or has no tables.
