@@ -38,6 +38,8 @@ class Proxy:
         """Pass on to that server."""
         self._target = (host, port)
         self._wire = Wire.WHOLE
+        self._left: int | None = None
+        """Chunks until it goes silent, where that was asked."""
         self._delay = 0.0
         self._rate: float | None = None
         self._loop = asyncio.new_event_loop()
@@ -67,9 +69,12 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def silence(self) -> None:
-        """Let all bytes vanish, in open connections and in new ones, without a word."""
-        self._call(lambda: self._set(Wire.SILENT))
+    def silence(self, *, after: int = 0) -> None:
+        """Let all bytes vanish, in open connections and in new ones, without a word.
+
+        Before that so many chunks still pass, both ways and of all connections together.
+        """
+        self._call(lambda: self._silence(after))
 
     def refuse(self) -> None:
         """Reset every open connection, and each new one."""
@@ -94,7 +99,17 @@ class Proxy:
         self._rate = rate
 
     def _set(self, wire: Wire) -> None:
-        self._wire = wire
+        self._wire, self._left = wire, None
+
+    def _silence(self, after: int) -> None:
+        if after:
+            self._left = after
+        else:
+            self._set(Wire.SILENT)
+
+    def _count_down(self) -> None:
+        if self._left is not None:
+            self._silence(self._left - 1)
 
     def _reset(self) -> None:
         for writer in tuple(self._sockets):
@@ -146,6 +161,7 @@ class Proxy:
                     await asyncio.sleep(len(chunk) / self._rate)
                 if self._wire is Wire.SILENT:
                     continue
+                self._count_down()
                 writer.write(chunk)
                 await writer.drain()
                 self.passed += len(chunk)

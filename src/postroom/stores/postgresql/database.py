@@ -109,11 +109,7 @@ class Database:
     async def connect_for_work(self) -> Any:
         """Return a connection outside the pool, ready for the same work as those in it."""
         connection = await self.connect()
-        try:
-            await self._connected(connection)
-        except BaseException:
-            _end(connection)
-            raise
+        await self._connected(connection)
         return connection
 
     @property
@@ -219,8 +215,14 @@ class Database:
         # Before it first sends an array, asyncpg looks up its type and turns jit off meanwhile. In
         # a transaction where jit is off already it would stay off in the session, outside any
         # transaction behind a pooler in the session of somebody else.
-        async with connection.transaction():
+        try:
+            await connection.execute("begin")
             await connection.fetch(_ARRAYS, *[None] * _ARRAYS.count("$"))
+            await connection.execute("commit")
+        except BaseException:
+            # Or asyncpg closes it, and waits for the server to answer that without a limit.
+            _end(connection)
+            raise
         connection.add_termination_listener(lambda _connection: self.on_lost())
 
     async def explained(self, error: BaseException) -> StoreError:
@@ -242,6 +244,8 @@ class Database:
         return {
             "dsn": self._dsn,
             "timeout": self._patience.connect.total_seconds(),
+            # For what asyncpg sends by itself: LISTEN, or the request to cancel a statement.
+            "command_timeout": self._patience.statement.total_seconds() + 1,
             "statement_cache_size": 0,
         }
 
