@@ -12,10 +12,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,45 +127,14 @@ def _answers(url: str) -> bool:
 
 
 @contextmanager
-def _rabbitmq() -> Iterator[str]:
-    """Give the address of a RabbitMQ, begun if need be; its tests wait until it is ready."""
-    given = os.environ.get(_RABBITMQ) or (_RABBITMQ_DEFAULT if _answers(_RABBITMQ_DEFAULT) else "")
-    if given or rabbitmq.installed() is None:
-        yield given
-        return
-    server = rabbitmq.any_server()
-    try:
-        server.begin()
-        yield server.url
-    finally:
-        server.remove()
-
-
-@contextmanager
-def _kafka() -> Iterator[str]:
-    """Give the address of a Kafka, begun if need be; its tests wait until it is ready."""
-    found = kafka_servers()
-    if found or kafka.installed() is None:
+def _any(found: list[Server], kind: Any, begin: Callable[[Any], None]) -> Iterator[str]:
+    """Give the address of the one that is there, or of one that is begun and removed again."""
+    if found or kind.installed() is None:
         yield found[0].url if found else ""
         return
-    server = kafka.any_server()
+    server = kind.any_server()
     try:
-        server.begin()
-        yield server.url
-    finally:
-        server.remove()
-
-
-@contextmanager
-def _nats() -> Iterator[str]:
-    """Give the address of a NATS server, started if need be."""
-    found = nats_servers()
-    if found or nats.installed() is None:
-        yield found[0].url if found else ""
-        return
-    server = nats.any_server()
-    try:
-        server.start()
+        begin(server)
         yield server.url
     finally:
         server.remove()
@@ -222,9 +192,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Those that take seconds to come up are begun first, and nobody waits for them here.
     with (
-        _kafka() as log,
-        _rabbitmq() as rabbit,
-        _nats() as jetstream,
+        _any(kafka_servers(), kafka, kafka.KafkaServer.begin) as log,
+        _any(rabbitmq_servers(), rabbitmq, rabbitmq.RabbitmqServer.begin) as rabbit,
+        _any(nats_servers(), nats, nats.NatsServer.start) as jetstream,
         _redis() as streams,
         _postgresql() as urls,
     ):

@@ -1,5 +1,6 @@
 """What the tests of the Kafka driver do to a server besides what the driver does."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -165,3 +166,11 @@ def put(
     )
     assert producer.flush(10) == 0
     assert failed == [None]
+
+
+async def gone(servers: str, topic: str) -> None:
+    """Wait until a topic that was deleted cannot be seen any more."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    async with asyncio.timeout(20):
+        while _seen(admin, topic):
+            await asyncio.sleep(0.02)

@@ -19,6 +19,7 @@ from tests.brokers.log import (
     committed,
     dead_letters,
     everything,
+    gone,
     make_topic,
     message,
     outcome,
@@ -263,7 +264,7 @@ async def test_a_topic_that_is_made_again_is_read_from_its_beginning(
             await (await _next(box)).ack()
         for future in admin.delete_topics([topic]).values():
             future.result(20)
-        await asyncio.sleep(1)
+        await gone(log.servers, topic)
         make_topic(log.servers, topic)
         put(log.servers, topic, b"new")
 

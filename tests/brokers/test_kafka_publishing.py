@@ -22,6 +22,7 @@ from tests.brokers.log import (
     KIND,
     Client,
     everything,
+    gone,
     ids,
     kinds,
     make_topic,
@@ -78,13 +79,12 @@ async def test_a_deleted_topic_is_refused_and_used_again_once_it_is_back(
     admin = AdminClient({"bootstrap.servers": log.servers})
     for future in admin.delete_topics([topic]).values():
         future.result(20)
-    await asyncio.sleep(0.5)
+    await gone(log.servers, topic)
 
     results = await outcome(broker, message("b", topic=topic))
 
     assert kinds(results) == [RefusedForNow]
     make_topic(log.servers, topic)
-    await asyncio.sleep(0.5)
     assert await outcome(broker, message("c", topic=topic)) == [None]
 
 

@@ -396,7 +396,6 @@ async def test_a_deleted_stream_ends_the_subscription(
 ) -> None:
     async with broker.subscribe([topic], group="billing", prefetch=1) as box:
         waiting = asyncio.create_task(receive(box))
-        await asyncio.sleep(0.1)
         async with jetstream.jetstream() as context:
             await context.delete_stream(jetstream.stream)
 

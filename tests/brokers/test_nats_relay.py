@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
@@ -30,11 +30,26 @@ __all__ = ["client"]
 
 SOON = Backoff(initial=timedelta(milliseconds=20), maximum=timedelta(milliseconds=50))
 
+PROBES = 5
+"""Times that the relay looks whether the stream is there, at least."""
 
-async def settled(store: MemoryStore, broker: NatsBroker, *, sent: int) -> dict[str, State]:
+
+async def settled(
+    store: MemoryStore,
+    broker: NatsBroker,
+    *,
+    sent: int,
+    observers: Sequence[Callable[[events.Event], None]] = (),
+) -> dict[str, State]:
     """Relay until so many are sent and nothing is ready; return the states by payload."""
-    routes = Routes([Route(retry=RetryPolicy(max_attempts=100, backoff=SOON))])
-    relay = Relay(store, broker, routes=routes, options=RelayOptions(probe=SOON), name="one")
+    relay = Relay(
+        store,
+        broker,
+        routes=Routes([Route(retry=RetryPolicy(max_attempts=100, backoff=SOON))]),
+        options=RelayOptions(probe=SOON),
+        name="one",
+        observers=observers,
+    )
     async with asyncio.timeout(30):
         while True:
             await relay.step()
@@ -66,7 +81,9 @@ async def test_a_key_keeps_its_order_past_a_stream_that_was_full(
     store = MemoryStore()
     put(store, jetstream.topic, *(b"%02d" % number for number in range(40)))
     relaying = asyncio.create_task(settled(store, broker, sent=40))
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(10):
+        while not await store.find(Query(states=(State.WAITING,)), limit=1):
+            await asyncio.sleep(0.01)
     rows = await store.find(Query(), limit=100)
     assert {row.state for row in rows} <= {State.READY, State.WAITING, State.HELD}
 
@@ -85,8 +102,11 @@ async def test_an_outage_of_the_stream_spends_no_attempt(client: Client, jetstre
     await broker.open()
     store = MemoryStore()
     put(store, jetstream.topic, *(b"%d" % number for number in range(10)))
-    relaying = asyncio.create_task(settled(store, broker, sent=10))
-    await asyncio.sleep(0.5)
+    seen: list[events.Event] = []
+    relaying = asyncio.create_task(settled(store, broker, sent=10, observers=[seen.append]))
+    async with asyncio.timeout(10):
+        while sum(isinstance(event, events.Paused) for event in seen) < PROBES:
+            await asyncio.sleep(0.01)
     rows = await store.find(Query(), limit=100)
     assert {(row.state, row.attempts) for row in rows} == {(State.READY, 0)}
 

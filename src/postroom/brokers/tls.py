@@ -16,11 +16,17 @@ class Tls:
     verify: bool = True
     """Whether the server's certificate must be valid for its name."""
 
-    def context(self) -> ssl.SSLContext:
-        """Return it as Python's `ssl` takes it; raises ValueError for files that cannot be used."""
+    def check_files(self) -> None:
+        """Raise ValueError for files that cannot be used."""
         for path in (self.cacertfile, self.certfile, self.keyfile):
             if path is not None and not Path(path).is_file():
                 raise ValueError(f"{path}: no such file")
+        if self.keyfile is not None and self.certfile is None:
+            raise ValueError("keyfile needs a certfile")
+
+    def context(self) -> ssl.SSLContext:
+        """Return it as Python's `ssl` takes it; raises ValueError for files that cannot be used."""
+        self.check_files()
         try:
             context = ssl.create_default_context(cafile=self.cacertfile)
             if self.certfile is not None:

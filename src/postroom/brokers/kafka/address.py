@@ -4,9 +4,11 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+from postroom.brokers.places import servers_of
+from postroom.brokers.tls import Tls
 
 USERNAME = "POSTROOM_KAFKA_USERNAME"
 PASSWORD = "POSTROOM_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable
@@ -16,7 +18,6 @@ _SHAPE = (
     "not an address such as kafka://host:9092 or kafka://user:password@one:9092,two:9092 "
     "(write / in a name or password as %2F, and @ as %40)"
 )
-_HIGHEST = 65_535
 
 _logger = logging.getLogger("postroom.kafka.client")
 """Takes what librdkafka says by itself; quiet unless the program sets up logging."""
@@ -48,36 +49,22 @@ def parse(url: str, environ: Mapping[str, str] = os.environ) -> Address:
     if scheme != "kafka" or not found or not places or any(sign in places for sign in "/?#"):
         raise ValueError(_SHAPE)
     name, _, password = userinfo.partition(":")
+    try:
+        servers = servers_of(places, port=_PORT)
+    except ValueError:
+        raise ValueError(_SHAPE) from None
     return Address(
-        servers=tuple(_server(place) for place in places.split(",")),
+        servers=servers,
         username=unquote(name) if at else environ.get(USERNAME),
         password=unquote(password) if at else environ.get(PASSWORD),
     )
 
 
-def _server(place: str) -> str:
-    host, colon, port = place.rpartition(":")
-    if not colon or place.endswith("]"):
-        host, port = place, str(_PORT)
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not host or (":" in host and not bracketed) or not port.isdecimal():
-        raise ValueError(_SHAPE)
-    if not 0 < int(port) <= _HIGHEST:
-        raise ValueError(_SHAPE)
-    return f"{host}:{port}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
+class Security(Tls):
     """How the wire is protected, and how we show who we are."""
 
     tls: bool = False
-    cacertfile: str | None = None
-    """Certificates to trust instead of the system's."""
-    certfile: str | None = None
-    keyfile: str | None = None
-    verify: bool = True
-    """Whether the server's certificate must be valid for its name."""
     sasl: str | None = None
     """The mechanism in which name and password are shown."""
 
@@ -86,9 +73,7 @@ class Security:
         files = (self.cacertfile, self.certfile, self.keyfile)
         if not self.tls and (any(files) or not self.verify):
             raise ValueError("certificates need the option tls=true")
-        for path in files:
-            if path is not None and not Path(path).is_file():
-                raise ValueError(f"{path}: no such file")
+        self.check_files()
         if (self.certfile is None) != (self.keyfile is None):
             raise ValueError("certfile and keyfile go together")
         if self.sasl is not None and self.sasl not in MECHANISMS:

@@ -15,6 +15,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import Message as KafkaMessage
 
+from postroom.brokers.kafka import codes
 from postroom.brokers.kafka.mapping import Headers, message_of
 from postroom.brokers.kafka.partition import Partition, Received, note, noted, told_reserve
 from postroom.brokers.kafka.wire import Wire, error_of, told
@@ -32,12 +33,12 @@ Place = tuple[str, int]
 _OVER = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - how the library writes its own codes
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        codes.UNKNOWN_TOPIC,
+        codes.UNKNOWN_PARTITION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-        KafkaError._FATAL,  # noqa: SLF001
+        codes.FATAL,
     }
 )
 """The subscription cannot go on."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException
 
+from postroom.brokers.kafka import codes
 from postroom.brokers.kafka.mapping import Record, record_of
 from postroom.brokers.kafka.sender import UNSENT, Report, Sender
 from postroom.brokers.kafka.topics import Topic, Topics
@@ -322,8 +323,8 @@ def _late() -> OutcomeUnknown:
 
 _NO_ANSWER = frozenset(
     {
-        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - how the library writes its own codes
-        KafkaError._PURGE_QUEUE,  # noqa: SLF001
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+        codes.PURGE_INFLIGHT,
+        codes.PURGE_QUEUE,
+        codes.MSG_TIMED_OUT,
     }
 )

@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
+from postroom.brokers.kafka import codes
 from postroom.brokers.kafka.mapping import Record
 from postroom.brokers.kafka.wire import error_of, refuses
 
@@ -176,7 +177,7 @@ class Sender:
             error, partition = failures[number]
             code = error.code()
             self.spent = self.spent or code in _AT_AN_END
-            if code == KafkaError._PURGE_QUEUE or (  # noqa: SLF001
+            if code == codes.PURGE_QUEUE or (
                 # Behind a refused batch: the broker takes no sequence number out of turn.
                 code in _NOT_KEPT and partition is not None and partition in failed
             ):
@@ -186,12 +187,12 @@ class Sender:
         return reports
 
 
-_NO_ANSWER = KafkaError(KafkaError._PURGE_INFLIGHT)  # noqa: SLF001
+_NO_ANSWER = KafkaError(codes.PURGE_INFLIGHT)
 _NOT_KEPT = frozenset(
     {
-        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
-        KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
-        KafkaError._FATAL,  # noqa: SLF001
+        codes.PURGE_INFLIGHT,
+        codes.GAPLESS_GUARANTEE,
+        codes.FATAL,
         KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     }
 )
@@ -199,8 +200,8 @@ _NOT_KEPT = frozenset(
 
 _AT_AN_END = frozenset(
     {
-        KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
-        KafkaError._FATAL,  # noqa: SLF001
+        codes.GAPLESS_GUARANTEE,
+        codes.FATAL,
     }
 )
 """The producer has stopped for good."""

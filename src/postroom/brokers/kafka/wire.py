@@ -3,12 +3,13 @@
 from confluent_kafka import KafkaError, KafkaException
 
 from postroom._redact import redacted
+from postroom.brokers.kafka import codes
 from postroom.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, RefusedForNow
 
 _HOPELESS = frozenset(
     {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - how the library writes its own codes
-        KafkaError._SSL,  # noqa: SLF001
+        codes.AUTHENTICATION,
+        codes.SSL,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -18,8 +19,8 @@ _HOPELESS = frozenset(
 _THIS_MESSAGE = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        codes.UNKNOWN_TOPIC,
+        codes.UNKNOWN_PARTITION,
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -51,7 +52,7 @@ class Wire:
         """Take an error that belongs to no call (`error_cb`)."""
         self.told += 1
         code = error.code()
-        if code == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+        if code == codes.ALL_BROKERS_DOWN:
             self.down = True
         else:
             self.said = redacted(error.str())
@@ -70,7 +71,7 @@ def error_of(error: BaseException) -> KafkaError:
     """Return what an exception of the library carries."""
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
-    return KafkaError(KafkaError._FAIL, repr(error))  # noqa: SLF001
+    return KafkaError(codes.FAIL, repr(error))
 
 
 def refuses(error: KafkaError) -> bool:

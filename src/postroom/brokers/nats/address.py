@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from postroom.brokers.places import servers_of
+
 USERNAME = "POSTROOM_NATS_USERNAME"
 PASSWORD = "POSTROOM_NATS_PASSWORD"  # noqa: S105 - the name of a variable
 TOKEN = "POSTROOM_NATS_TOKEN"  # noqa: S105 - the same
 _PORT = 4222
-_HIGHEST = 65_535
 _SHAPE = (
     "not an address such as nats://host:4222 or tls://user:password@one:4222,two:4222 "
     "(write / in a name or password as %2F, and @ as %40)"
@@ -54,22 +55,14 @@ def parse(url: str, environ: Mapping[str, str] = os.environ) -> Address:
         username, secret, token = None, None, unquote(name)
     if username is not None and token is not None:
         raise ValueError(f"{USERNAME} and {TOKEN} exclude each other: set one of them")
+    try:
+        servers = servers_of(places, port=_PORT)
+    except ValueError:
+        raise ValueError(_SHAPE) from None
     return Address(
-        servers=tuple(_server(place) for place in places.split(",")),
+        servers=servers,
         username=username,
         password=None if username is None else secret or "",
         token=token,
         secure=scheme == "tls",
     )
-
-
-def _server(place: str) -> str:
-    host, colon, port = place.rpartition(":")
-    if not colon or place.endswith("]"):
-        host, port = place, str(_PORT)
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not host or (":" in host and not bracketed) or not port.isdecimal():
-        raise ValueError(_SHAPE)
-    if not 0 < int(port) <= _HIGHEST:
-        raise ValueError(_SHAPE)
-    return f"{host}:{port}"

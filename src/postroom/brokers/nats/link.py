@@ -1,8 +1,9 @@
-"""A connection that is there when it is needed: made on demand, and again after it was lost."""
+"""The connections of one broker object: for publishing, and for all else."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from postroom.brokers.link import OnDemand
 from postroom.brokers.nats.api import APPLY, Api
 from postroom.brokers.nats.connection import Connection, Options, open_connection
 from postroom.brokers.nats.publishing import Publishing
@@ -10,42 +11,18 @@ from postroom.brokers.nats.refusals import Answers
 from postroom.errors import BrokerUnavailable
 
 
-class Link:
-    """One connection at a time; whoever needs it while there is none makes it."""
+class Link(OnDemand[Connection]):
+    """A connection to JetStream."""
 
     def __init__(self, options: Options, name: str) -> None:
         """Connect by these options, under a name that operators see."""
+        super().__init__(lambda: open_connection(options, name), patience=options.connect_timeout)
         self._options = options
-        self._name = name
-        self._turn = asyncio.Lock()
-        self._closed = False
-        self.current: Connection | None = None
-
-    async def connection(self) -> Connection:
-        """Return the connection, made if need be. Raises BrokerUnavailable."""
-        async with self._turn:
-            if self._closed:
-                raise BrokerUnavailable("the broker was closed")
-            if self.current is None or self.current.ended is not None:
-                self.current = None
-                self.current = await open_connection(self._options, self._name)
-            return self.current
 
     async def api(self) -> Api:
         """Return what asks JetStream. Raises BrokerUnavailable."""
         patience = self._options.connect_timeout.total_seconds()
         return Api(await self.connection(), timeout=patience)
-
-    async def close(self) -> None:
-        """Disconnect."""
-        self._closed = True
-        connection, self.current = self.current, None
-        if connection is not None:
-            try:
-                async with asyncio.timeout(self._options.connect_timeout.total_seconds()):
-                    await connection.close()
-            except TimeoutError:
-                connection.abort("the server did not take the good-bye")
 
 
 class PublishingLink(Link):

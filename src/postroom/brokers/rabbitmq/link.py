@@ -1,4 +1,4 @@
-"""A connection that is there when it is needed: made on demand, and again after it was lost."""
+"""The connections of one broker object: for publishing, and for all else."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from pamqp import commands
 
+from postroom.brokers.link import OnDemand
 from postroom.brokers.rabbitmq import frames
 from postroom.brokers.rabbitmq.address import Address
 from postroom.brokers.rabbitmq.channel import Channel, ChannelLost, Closed
@@ -32,54 +33,29 @@ class Options:
     external: bool
 
 
-class Link:
-    """One connection at a time; whoever needs it while there is none makes it."""
+class Link(OnDemand[Connection]):
+    """A connection to RabbitMQ."""
 
     def __init__(self, options: Options, name: str) -> None:
         """Connect by these options, under a name that operators see."""
-        self._options = options
-        self._name = name
-        self._turn = asyncio.Lock()
-        self._connection: Connection | None = None
-        self._closed = False
+        super().__init__(lambda: _connected(options, name), patience=options.connect_timeout)
 
-    async def connection(self) -> Connection:
-        """Return the connection, made if need be. Raises BrokerUnavailable."""
-        async with self._turn:
-            if self._closed:
-                raise BrokerUnavailable("the broker was closed")
-            if self._connection is None or self._connection.ended is not None:
-                self._connection = None
-                self._connection = await self._connect()
-            return self._connection
 
-    async def close(self) -> None:
-        """Disconnect."""
-        self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                async with asyncio.timeout(self._options.connect_timeout.total_seconds()):
-                    await connection.close()
-            except TimeoutError:
-                connection.abort("the broker did not answer the good-bye")
-
-    async def _connect(self) -> Connection:
-        options = self._options
-        patience = options.connect_timeout.total_seconds()
-        try:
-            async with asyncio.timeout(patience):
-                return await open_connection(
-                    options.address,
-                    tls=options.tls,
-                    heartbeat=round(options.heartbeat.total_seconds()),
-                    external=options.external,
-                    name=self._name,
-                )
-        except TimeoutError as error:
-            raise BrokerUnavailable(
-                f"{options.address.place} did not answer within {patience:g} s"
-            ) from error
+async def _connected(options: Options, name: str) -> Connection:
+    patience = options.connect_timeout.total_seconds()
+    try:
+        async with asyncio.timeout(patience):
+            return await open_connection(
+                options.address,
+                tls=options.tls,
+                heartbeat=round(options.heartbeat.total_seconds()),
+                external=options.external,
+                name=name,
+            )
+    except TimeoutError as error:
+        raise BrokerUnavailable(
+            f"{options.address.place} did not answer within {patience:g} s"
+        ) from error
 
 
 class PublishingLink(Link):

@@ -3,8 +3,6 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 USERNAME = "POSTROOM_REDIS_USERNAME"
@@ -14,36 +12,6 @@ _SHAPE = (
     "not an address such as redis://user:password@host:6379/0 "
     "(write / in a name or password as %2F, and @ as %40; 0 is the number of a database)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """How the server is checked, and how we show who we are."""
-
-    cacertfile: str | None = None
-    """Certificates to trust instead of the system's."""
-    certfile: str | None = None
-    keyfile: str | None = None
-    verify: bool = True
-    """Whether the server's certificate must be valid for its name."""
-
-    def check(self) -> None:
-        """Raise ValueError for files that cannot be used."""
-        for path in (self.cacertfile, self.certfile, self.keyfile):
-            if path is not None and not Path(path).is_file():
-                raise ValueError(f"{path}: no such file")
-        if self.keyfile is not None and self.certfile is None:
-            raise ValueError("keyfile needs a certfile")
-
-    def arguments(self) -> dict[str, Any]:
-        """Return it as redis-py takes it."""
-        return {
-            "ssl_ca_certs": self.cacertfile,
-            "ssl_certfile": self.certfile,
-            "ssl_keyfile": self.keyfile,
-            "ssl_cert_reqs": "required" if self.verify else "none",
-            "ssl_check_hostname": self.verify,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

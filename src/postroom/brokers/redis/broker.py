@@ -13,13 +13,14 @@ from typing import Literal
 from postroom._clock import LONGEST_PATIENCE, check_span
 from postroom.broker import BrokerFeatures, DeadLetter, Delivery, QueueStatus, TopologyPart
 from postroom.brokers.redis import topology
-from postroom.brokers.redis.address import Tls, parse
+from postroom.brokers.redis.address import parse
 from postroom.brokers.redis.keeping import Keeping
 from postroom.brokers.redis.link import Link, Options
 from postroom.brokers.redis.member import GroupGone, Member
 from postroom.brokers.redis.names import Names
 from postroom.brokers.redis.sending import Publishing, Sending
 from postroom.brokers.redis.subscription import Subscription
+from postroom.brokers.tls import Tls
 from postroom.errors import BrokerError, BrokerUnavailable
 from postroom.message import Message
 
@@ -81,7 +82,7 @@ class RedisBroker:
         tls = Tls(cacertfile=cacertfile, certfile=certfile, keyfile=keyfile, verify=verify)
         if not address.secure and tls != Tls():
             raise ValueError("certificates need a rediss:// address")
-        tls.check()
+        tls.check_files()
         self.place = address.place
         self._names = Names(prefix)
         self._options = Options(

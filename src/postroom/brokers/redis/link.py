@@ -21,9 +21,10 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from postroom.brokers.redis.address import Address, Tls
+from postroom.brokers.redis.address import Address
 from postroom.brokers.redis.scripts import Script
 from postroom.brokers.redis.wire import Reply, command, told
+from postroom.brokers.tls import Tls
 from postroom.errors import BrokerUnavailable
 
 _REFUSALS = (AuthenticationError, BusyLoadingError)
@@ -256,7 +257,7 @@ def _connection(options: Options) -> Wire:
     }
     if options.tls is None:
         return cast("Wire", Connection(**known))
-    return cast("Wire", SSLConnection(**known, **options.tls.arguments()))
+    return cast("Wire", SSLConnection(**known, **_protected(options.tls)))
 
 
 async def _read(connection: Wire) -> Reply:
@@ -280,3 +281,14 @@ async def _is_over(connection: Wire) -> bool:
 async def _abandon(connection: Wire) -> None:
     with suppress(RedisError, OSError):
         await connection.disconnect(nowait=True)
+
+
+def _protected(tls: Tls) -> dict[str, Any]:
+    """Return how the wire is protected, as redis-py takes it."""
+    return {
+        "ssl_ca_certs": tls.cacertfile,
+        "ssl_certfile": tls.certfile,
+        "ssl_keyfile": tls.keyfile,
+        "ssl_cert_reqs": "required" if tls.verify else "none",
+        "ssl_check_hostname": tls.verify,
+    }
