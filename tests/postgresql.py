@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from postroom.stores.postgresql import PostgresqlStore
 
-AWKWARD = 'It\'s "a" schema: %s, {0} '
+AWKWARD = 'It\'s "a" schema: %s, {0} {conditions} '
 """A legal name that breaks whatever is put together without quoting."""
 
 

@@ -12,8 +12,9 @@ from postroom.message import Message
 from postroom.store import Addressed
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
+from tests.postgresql import AWKWARD
 from tests.servers import Server, needed, postgresql_servers
-from tests.stores.postgresql import AWKWARD, Ground, drop
+from tests.stores.postgresql import Ground, drop
 
 Put = Callable[..., None]
 

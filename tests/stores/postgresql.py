@@ -23,9 +23,6 @@ from postroom.stores.postgresql.names import identifier
 from postroom.stores.postgresql.sweeping import Budget, Progress
 from postroom.testing.clock import ManualClock
 
-AWKWARD = 'It\'s "a" schema: %s, {0} '
-"""A legal name that breaks whatever is put together without quoting."""
-
 
 async def drop(url: str, schema: str) -> None:
     """Remove a schema and everything in it."""

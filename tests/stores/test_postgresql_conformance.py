@@ -14,8 +14,9 @@ from postroom.stores.postgresql import PostgresqlStore
 from postroom.stores.postgresql.sweeping import Budget, Progress
 from postroom.testing.conformance.stage import Run
 from postroom.testing.conformance.store_suite import StoreSuite
+from tests.postgresql import AWKWARD
 from tests.servers import Server, needed, postgresql_servers
-from tests.stores.postgresql import AWKWARD, drop, run
+from tests.stores.postgresql import drop, run
 
 
 class TestPostgresqlStore(StoreSuite):

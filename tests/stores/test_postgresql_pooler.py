@@ -16,9 +16,10 @@ from postroom.store import Store
 from postroom.stores.postgresql import PostgresqlStore
 from postroom.testing.conformance.stage import Run
 from postroom.testing.conformance.store_suite import StoreSuite
+from tests.postgresql import AWKWARD
 from tests.servers import Server, needed, postgresql_servers
 from tests.stores.pgbouncer import SESSIONS, pooled
-from tests.stores.postgresql import AWKWARD, Ground, connected, drop, lease, run
+from tests.stores.postgresql import Ground, connected, drop, lease, run
 
 
 class DeafStore(PostgresqlStore):

@@ -143,6 +143,11 @@ def test_a_prefix_that_cannot_be_is_refused(prefix: str) -> None:
         PostgresqlStore("postgresql://host/shop", prefix=prefix)
 
 
+def test_a_store_without_a_connection_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        PostgresqlStore("postgresql://localhost/shop", connections=0)
+
+
 def block(start: str) -> str:
     """Return the SQL of the page that begins so."""
     (found,) = re.findall(rf"^```sql\n({re.escape(start)}.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -14,7 +14,7 @@ from tests.stores.postgresql import Ground, lease, message, sent
 PATIENCE = timedelta(seconds=0.3)
 LIMIT = 12.0
 """Seconds; what is waited for is a connection, its first statements and a rollback."""
-PACKETS = range(1, 81)
+PACKETS = range(1, 201)
 """Enough to open, to take lanes, and to open the connections that listen and that read."""
 AT_A_TIME = 10
 
@@ -25,12 +25,14 @@ async def work(store: PostgresqlStore) -> NoReturn:
     while True:
         lanes = await lease(store, "relay")
         waiting = asyncio.ensure_future(store.wait(timedelta(seconds=0.05)))
-        entries = await store.read(lanes, limit=10, per_lane=10, max_bytes=2**20)
-        await store.settle(lanes, sent(*entries), keep=False)
-        await waiting
+        try:
+            entries = await store.read(lanes, limit=10, per_lane=10, max_bytes=2**20)
+            await store.settle(lanes, sent(*entries), keep=False)
+        finally:
+            await asyncio.wait((waiting,))
 
 
-async def cut(ground: Ground, packets: int) -> type[BaseException] | None:
+async def cut(ground: Ground, packets: int) -> BaseException | None:
     """Return what the work says of a wire that goes dead after so many packets."""
     server = urlsplit(ground.url)
     with Proxy(server.hostname or "", server.port or 5432) as proxy:
@@ -42,7 +44,7 @@ async def cut(ground: Ground, packets: int) -> type[BaseException] | None:
         # What hangs may well not be ended by cancelling it either: it is left, and then cut off.
         working = asyncio.ensure_future(work(store))
         await asyncio.wait((working,), timeout=LIMIT)
-        said = type(working.exception()) if working.done() else None
+        said = working.exception() if working.done() else None
         proxy.restore()
         await asyncio.wait((working,))
         await store.close()
@@ -54,7 +56,7 @@ async def test_a_wire_that_dies_after_any_packet_is_told(ground: Ground) -> None
     await ground.put(*(message(f"m{number}") for number in range(20)))
     turns = asyncio.Semaphore(AT_A_TIME)
 
-    async def take_turns(packets: int) -> type[BaseException] | None:
+    async def take_turns(packets: int) -> BaseException | None:
         async with turns:
             return await cut(ground, packets)
 
@@ -63,5 +65,5 @@ async def test_a_wire_that_dies_after_any_packet_is_told(ground: Ground) -> None
     assert {
         packets: what
         for packets, what in zip(PACKETS, said, strict=True)
-        if what is not StoreUnavailable
+        if not isinstance(what, StoreUnavailable)
     } == {}

@@ -115,6 +115,23 @@ async def test_each_of_many_commits_is_heard_by_the_wait_after_it(ground: Ground
     assert await quiet(store)
 
 
+async def test_commits_that_follow_each_other_share_one_word(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was woken says only after a while that it sleeps again, and then looks once more."""
+    monkeypatch.setattr(waiting, "REST", 1.0)
+    store = await asleep(ground)
+    await ground.sql(PLAIN, "wakes")
+    await soon(store)
+    again = asyncio.ensure_future(soon(store))
+    await asyncio.sleep(0)
+
+    told = await notifications(ground, store, *(f"meanwhile-{number}" for number in range(5)))
+    await again
+
+    assert told == 0
+
+
 async def test_a_writer_that_gives_up_costs_no_more_than_a_poll(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

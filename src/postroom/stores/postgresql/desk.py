@@ -118,5 +118,6 @@ def _selected(
 ) -> tuple[str, dict[str, Any]]:
     """Return the named query with the conditions that are given, and their values."""
     names, values = conditions(query, states, blocking=blocking)
-    sql = work.sql[name].replace("{conditions}", " and ".join(work.sql[one] for one in names))
-    return sql, values
+    # The last one: a schema may be called like this, and stands before.
+    before, _, after = work.sql[name].rpartition("{conditions}")
+    return before + " and ".join(work.sql[one] for one in names) + after, values

@@ -50,8 +50,11 @@ class PostgresqlStore:
         """Name the database, and schema and prefix of the tables; nothing is opened.
 
         Without `schema` the tables are where the search path of the connections says. A `clock`
-        is for tests: it takes the place of the database's own.
+        is for tests: it takes the place of the database's own. Raises ValueError for a name that
+        cannot be one, or without a connection to work with.
         """
+        if connections < 1:
+            raise ValueError(f"connections={connections}: the store works on at least 1")
         self.dsn = dsn
         self._names = Names(schema, check_prefix(prefix))
         self._clock = clock

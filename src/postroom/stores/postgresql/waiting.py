@@ -16,6 +16,11 @@ SLEEP = 4.0
 """Seconds for which one word that we sleep holds; while it does, writers notify."""
 ASK = 1.0
 """Seconds between two signs of life of the listening connection."""
+REST = 0.01
+"""Seconds from a word that woke us until we say again that we sleep.
+
+The commits of a busy time share one word: each that has to give it pays for that.
+"""
 ANSWER = 2.0
 """Seconds for the answer; a connection whose packets are dropped says nothing for ever."""
 _ASKED = 3
@@ -46,6 +51,7 @@ class Listener:
         self._asked_at = 0.0
         self._taken = False
         """Whether our word was taken back, and nobody has looked since it was given again."""
+        self._rested_at = 0.0
         self._deaf = False
         self._closed = False
         self._pause = 1.0
@@ -76,6 +82,7 @@ class Listener:
                 if self._heard.is_set():
                     self._heard.clear()
                     self._taken = True
+                    self._rested_at = time.monotonic() + REST
                     break
                 if await self._missed():
                     break
@@ -104,6 +111,8 @@ class Listener:
             owed = True
         elif not owed and time.monotonic() < self._asked_at + ASK:
             return False
+        if self._taken:
+            await asyncio.sleep(max(self._rested_at - time.monotonic(), 0))
         # Also where another relay has given its word: what was committed before that was not heard.
         owed = await self._ask() or owed
         self._taken = False
