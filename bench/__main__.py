@@ -1,16 +1,17 @@
-"""Run the measurements: `python -m bench [--store postgresql] [--only NAME] [--quick]`."""
+"""Run the measurements: `python -m bench [--store STORE | --broker BROKER] [--only NAME]`."""
 
 import argparse
 import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from bench import backlog, held, latency, memory, put, rate, report
+from bench.brokers import suite as brokers
 from bench.postgresql import suite
 from bench.report import Result
 from bench.scale import FULL, QUICK
@@ -52,6 +53,11 @@ def main() -> None:
 def _opened(arguments: argparse.Namespace) -> Iterator[tuple[str, Measurements]]:
     """Give what the database is, and the measurements on it."""
     quick = arguments.quick
+    if arguments.broker:
+        store = "postgresql" if arguments.store == "sqlite" else arguments.store
+        with brokers.opened(arguments.broker, store, arguments.directory, quick=quick) as opened:
+            yield opened
+        return
     if arguments.store != "sqlite":
         with suite.opened(arguments.store, arguments.directory, quick=quick) as opened:
             yield opened
@@ -84,6 +90,15 @@ def _arguments() -> argparse.Namespace:
         metavar="STORE",
         help="sqlite (the default), postgresql (a server is started), or postgresql://...",
     )
+    parser.add_argument(
+        "--broker",
+        default="",
+        metavar="BROKER",
+        help=(
+            f"measure a broker, with a relay from PostgreSQL: {', '.join(brokers.COURSES)} (a "
+            "server is started), or an address such as amqp://..."
+        ),
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as a list")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="write them as a page, with the machine"
@@ -94,7 +109,8 @@ def _arguments() -> argparse.Namespace:
         metavar="NAME",
         help=(
             f"only this measurement; may be repeated ({', '.join(SQLITE)}; "
-            f"on PostgreSQL {', '.join(suite.MEASUREMENTS)})"
+            f"on PostgreSQL {', '.join(suite.MEASUREMENTS)}; "
+            f"of a broker {', '.join(brokers.NAMES)})"
         ),
     )
     parser.add_argument(
@@ -107,7 +123,15 @@ def _arguments() -> argparse.Namespace:
     scheme = arguments.store.partition(":")[0]
     if scheme != "sqlite" and scheme not in POSTGRESQL:
         parser.error(f"--store: {scheme!r} is none of sqlite, postgresql")
-    names = SQLITE if scheme == "sqlite" else suite.MEASUREMENTS
+    names: Collection[str] = SQLITE if scheme == "sqlite" else suite.MEASUREMENTS
+    if arguments.broker:
+        course = brokers.course_of(arguments.broker)
+        if course is None:
+            parser.error(
+                f"--broker: {arguments.broker!r} is none of {', '.join(brokers.COURSES)}, and no "
+                "address of one"
+            )
+        names = [name for name in brokers.NAMES if name != "receive" or course.received]
     if unknown := set(arguments.only or ()) - set(names):
         parser.error(f"--only: {', '.join(unknown)}: there are {', '.join(names)}")
     return arguments

@@ -36,6 +36,8 @@ class Ground:
     url: str
     schema: str
     directory: Path
+    payload: bytes = encode(stage.order(0), topic=stage.topic()).payload
+    """Of every message that is filled in."""
 
     def store(self) -> PostgresqlStore:
         """Return a store there, not open."""
@@ -86,10 +88,9 @@ class Ground:
             **columns,
         }
         lanes = [lane_of(stage.customer(number), "") for number in range(stage.CUSTOMERS)]
-        payload = encode(stage.order(0), topic=stage.topic()).payload
         async with self.connected() as connection:
             await connection.execute(
-                FILL.format(**given), stage.topic(), payload, lanes, first, first + count - 1
+                FILL.format(**given), stage.topic(), self.payload, lanes, first, first + count - 1
             )
 
     async def settled_down(self) -> None:

@@ -47,8 +47,8 @@ def opened(
 ) -> Iterator[tuple[str, Mapping[str, Measure]]]:
     """Give a word about the server, and the measurements on it."""
     scale = QUICK if quick else FULL
-    with _server(address, folder) as (url, origin):
-        fact = asyncio.run(_described(url, origin))
+    with server(address, folder) as (url, origin):
+        fact = asyncio.run(described(url, origin))
         yield fact, {name: partial(_measured, name, url, scale) for name in MEASUREMENTS}
 
 
@@ -58,20 +58,22 @@ def _measured(name: str, url: str, scale: Scale, directory: Path) -> Iterator[Re
 
 
 @contextmanager
-def _server(address: str, folder: Path | None) -> Iterator[tuple[str, str]]:
+def server(address: str, folder: Path | None) -> Iterator[tuple[str, str]]:
+    """Give the address of a server and where it comes from: the one given, or one of our own."""
     if "://" in address:
         yield address, f"at {redacted(address)}"
         return
     home = None if folder is None else Path(tempfile.mkdtemp(prefix="postgresql-", dir=folder))
-    server = any_server(home=home, settings=_SETTINGS)
+    own = any_server(home=home, settings=_SETTINGS)
     try:
-        server.start()
-        yield server.url, "started for this run, the newest version installed"
+        own.start()
+        yield own.url, "started for this run, the newest version installed"
     finally:
-        server.remove()
+        own.remove()
 
 
-async def _described(url: str, origin: str) -> str:
+async def described(url: str, origin: str) -> str:
+    """Say what answers there, and with which settings."""
     connection = await asyncpg.connect(url)
     try:
         version = await connection.fetchval("show server_version")

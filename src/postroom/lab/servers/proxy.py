@@ -127,15 +127,27 @@ class Proxy:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        # Sockets are closed in the turn of the loop after that in which they are given up.
+        await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._wire is Wire.REFUSED:
+        if (task := asyncio.current_task()) is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            await self._pass_on(reader, writer)
+        except asyncio.CancelledError:
+            # asyncio would tell of it; it is the end that was asked for.
+            return
+        finally:
             _abort(writer)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._wire is Wire.REFUSED:
             return
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
         except OSError:
-            _abort(writer)
             return
         ends = (writer, upstream_writer)
         self._sockets.update(ends)
@@ -143,14 +155,15 @@ class Proxy:
             asyncio.ensure_future(self._pump(reader, upstream_writer)),
             asyncio.ensure_future(self._pump(upstream_reader, writer)),
         ]
-        self._tasks.update(pumps)
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            _abort(end)
-            self._sockets.discard(end)
-        for pump in pumps:
-            pump.cancel()
-            self._tasks.discard(pump)
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.wait(pumps)
+            for end in ends:
+                _abort(end)
+                self._sockets.discard(end)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

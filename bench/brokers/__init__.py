@@ -1,0 +1,1 @@
+"""Measurements of the brokers: publishing, receiving, and a relay from PostgreSQL."""
