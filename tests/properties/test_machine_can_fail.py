@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from postroom.errors import BrokerError, BrokerUnavailable, OutcomeUnknown, RefusedForNow
 from postroom.lane import Lane
@@ -29,7 +28,7 @@ from postroom.stores.sqlite import leases as sqlite_leases
 from postroom.stores.sqlite import reading as sqlite_reading
 from postroom.stores.sqlite.work import Work
 from tests.properties.test_machine import MemoryMachine, OutboxMachine, SqliteMachine
-from tests.properties.test_machine_postgresql import machine_on
+from tests.properties.test_machine_postgresql import machine_on, run
 from tests.servers import Server, needed, postgresql_servers
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -205,9 +204,9 @@ def test_what_is_planted_on_postgresql_is_found(
 
 
 def _run(machine: type[OutboxMachine], examples: int) -> None:
-    run_state_machine_as_test(
+    run(
         machine,
-        settings=settings(
+        settings(
             max_examples=examples,
             stateful_step_count=40,
             derandomize=True,
