@@ -28,7 +28,7 @@ class Ground:
 @contextmanager
 def ground(server: str) -> Iterator[Ground]:
     """Give a virtual host of its own, once the server is up."""
-    _wait(server)
+    until_up(server)
     vhost = f"postroom-{uuid4().hex[:12]}"
     url = make_vhost(server, vhost)
     try:
@@ -37,7 +37,8 @@ def ground(server: str) -> Iterator[Ground]:
         remove_vhost(server, vhost)
 
 
-def _wait(server: str) -> None:
+def until_up(server: str) -> None:
+    """Return when the management plugin answers: the server may still be starting."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:

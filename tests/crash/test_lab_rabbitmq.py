@@ -19,6 +19,7 @@ from postroom.lab.scenarios import outages
 from postroom.lab.servers.postgresql import installed as postgresql_installed
 from postroom.lab.servers.rabbitmq import PID_FILES, ask, installed, make_vhost, remove_vhost
 from tests.crash.running import LONGEST, Run, command, lives, processes, run_lab, wait_until
+from tests.rabbitmq import until_up
 from tests.servers import Server, needed, rabbitmq_servers
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(LONGEST)]
@@ -137,6 +138,7 @@ def guest(request: pytest.FixtureRequest) -> Iterator[Account]:
 
 
 def _account(server: str, tags: str) -> Iterator[Account]:
+    until_up(server)
     vhost = name = f"test-{uuid4().hex[:12]}"
     own = make_vhost(server, vhost)
     place = own.rpartition("@")[2]
