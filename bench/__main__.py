@@ -131,7 +131,7 @@ def _arguments() -> argparse.Namespace:
                 f"--broker: {arguments.broker!r} is none of {', '.join(brokers.COURSES)}, and no "
                 "address of one"
             )
-        names = [name for name in brokers.NAMES if name != "receive" or course.received]
+        names = brokers.names(course)
     if unknown := set(arguments.only or ()) - set(names):
         parser.error(f"--only: {', '.join(unknown)}: there are {', '.join(names)}")
     return arguments

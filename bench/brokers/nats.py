@@ -9,14 +9,12 @@ from functools import partial
 from nats import connect
 
 from bench.brokers.course import TOPIC, WINDOW, Course, Stretch, serving
-from bench.brokers.publish import GROUP
+from bench.brokers.publish import FETCH, GROUP
 from postroom.brokers.nats import NatsBroker
 from postroom.brokers.nats.headers import parsed, readable
 from postroom.brokers.nats.mapping import packed
 from postroom.lab.servers.nats import any_server
 from postroom.message import Message
-
-_FETCH = 100
 
 
 def headers(message: Message, stream: str) -> dict[str, str]:
@@ -46,7 +44,7 @@ async def fetched(stretch: Stretch) -> float:
     subscription = await client.jetstream().pull_subscribe_bind(GROUP, stretch.name)
     began, left = time.perf_counter(), len(stretch.batch)
     while left:
-        batch = await subscription.fetch(min(_FETCH, left), timeout=10)
+        batch = await subscription.fetch(min(FETCH, left), timeout=10)
         await asyncio.gather(*(one.ack_sync(timeout=10) for one in batch))
         left -= len(batch)
     spent = time.perf_counter() - began

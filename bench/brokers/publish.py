@@ -16,7 +16,7 @@ UNIT = "messages/s"
 GROUP = "billing"
 _TIMEOUT = timedelta(seconds=30)
 _CALLS = {"one call at a time": 1, "two calls at a time": 2}
-_FETCH = 100
+FETCH = 100
 _RECEIVED, _BARE = "received", "received by the bare client"
 
 
@@ -114,7 +114,7 @@ async def received(course: Course, stretch: Stretch) -> float:
     await broker.open()
     working: set[asyncio.Task[None]] = set()
     began = time.perf_counter()
-    async with broker.subscribe([TOPIC], group=GROUP, prefetch=_FETCH) as box:
+    async with broker.subscribe([TOPIC], group=GROUP, prefetch=FETCH) as box:
         for _ in stretch.batch:
             delivery: Delivery = await anext(box)
             task = asyncio.ensure_future(delivery.ack())

@@ -1,7 +1,7 @@
 """The measurements of the brokers, each on a server that is given or started for them."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -40,6 +40,11 @@ def course_of(broker: str) -> Course | None:
     return COURSES.get(SCHEMES.get(scheme, "") if address else broker)
 
 
+def names(course: Course) -> Sequence[str]:
+    """Return what is measured on that course."""
+    return [name for name in NAMES if name != "receive" or course.received is not None]
+
+
 @contextmanager
 def opened(
     broker: str, store: str, folder: Path | None, *, quick: bool
@@ -65,6 +70,4 @@ def opened(
             "receive": lambda _: publish.measure_receive(course, url, scale),
             "relay": relays,
         }
-        if course.received is None:
-            del measurements["receive"]
-        yield ", ".join(facts), measurements
+        yield ", ".join(facts), {name: measurements[name] for name in names(course)}

@@ -1,5 +1,6 @@
 """What goes wrong at a broker that is a server: killed, cut off, out of memory, without routes."""
 
+import time
 from collections.abc import Mapping, Sequence
 
 from postroom.lab import books, outage, shop
@@ -100,10 +101,11 @@ async def broker_blocked(stage: Stage) -> None:
         disturbed = [actor.name for actor in consumers if actor.said("ConsumerPaused")]
         stage.check(f"consumers go on ({disturbed} did not)", not disturbed)
     stage.healed()
+    until = time.monotonic() + SOON
     await stage.goes_on("the alarm", SOON)
     for relay in relays:
         # Each finds out by a probe of its own; the order may have gone through the other.
-        await said_more(stage, relay, "Resumed", 0)
+        await said_more(stage, relay, "Resumed", 0, until - time.monotonic())
     await close_shop(stage, services)
     await nobodys_fault(stage)
 

@@ -87,8 +87,7 @@ class Proxy:
 
     def restore(self) -> None:
         """Let new connections pass; those that were silenced are dead and get reset."""
-        self._call(self._reset)
-        self._call(lambda: self._set(Wire.WHOLE))
+        self._call(self._restore)
 
     def slow(self, seconds: float) -> None:
         """Hold every chunk back for so long."""
@@ -100,6 +99,11 @@ class Proxy:
 
     def _set(self, wire: Wire) -> None:
         self._wire, self._left = wire, None
+
+    def _restore(self) -> None:
+        # In one turn of the loop: a client that comes back at once is not to be silenced again.
+        self._set(Wire.WHOLE)
+        self._reset()
 
     def _silence(self, after: int) -> None:
         if after:
