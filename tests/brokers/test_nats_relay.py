@@ -2,8 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from urllib.parse import urlsplit
@@ -11,54 +10,19 @@ from urllib.parse import urlsplit
 import pytest
 
 from postroom import events
-from postroom.brokers.nats import NatsBroker
 from postroom.connections import sqlite3_transactions
 from postroom.consumer import Consumer, Context
 from postroom.message import Message, State
 from postroom.outbox import SyncOutbox
-from postroom.relay import Relay, RelayOptions
-from postroom.retry import Backoff, RetryPolicy
-from postroom.route import Route, Routes
 from postroom.store import Query
 from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
+from tests.brokers.relaying import paused, settled
 from tests.brokers.stream import KIND, Client, client, message, outcome
 from tests.nats import Ground
 from tests.programs.shop import Shop
 
 __all__ = ["client"]
-
-SOON = Backoff(initial=timedelta(milliseconds=20), maximum=timedelta(milliseconds=50))
-
-PROBES = 5
-"""Times that the relay looks whether the stream is there, at least."""
-
-
-async def settled(
-    store: MemoryStore,
-    broker: NatsBroker,
-    *,
-    sent: int,
-    observers: Sequence[Callable[[events.Event], None]] = (),
-) -> dict[str, State]:
-    """Relay until so many are sent and nothing is ready; return the states by payload."""
-    relay = Relay(
-        store,
-        broker,
-        routes=Routes([Route(retry=RetryPolicy(max_attempts=100, backoff=SOON))]),
-        options=RelayOptions(probe=SOON),
-        name="one",
-        observers=observers,
-    )
-    async with asyncio.timeout(30):
-        while True:
-            await relay.step()
-            rows = await store.find(Query(), limit=1000)
-            if sum(row.state is State.SENT for row in rows) == sent and not any(
-                row.state in {State.READY, State.WAITING, State.HELD} for row in rows
-            ):
-                return {row.message.payload.decode(): row.state for row in rows}
-            await asyncio.sleep(0.01)
 
 
 def put(store: MemoryStore, topic: str, *payloads: bytes) -> None:
@@ -104,9 +68,7 @@ async def test_an_outage_of_the_stream_spends_no_attempt(client: Client, jetstre
     put(store, jetstream.topic, *(b"%d" % number for number in range(10)))
     seen: list[events.Event] = []
     relaying = asyncio.create_task(settled(store, broker, sent=10, observers=[seen.append]))
-    async with asyncio.timeout(10):
-        while sum(isinstance(event, events.Paused) for event in seen) < PROBES:
-            await asyncio.sleep(0.01)
+    await paused(seen)
     rows = await store.find(Query(), limit=100)
     assert {(row.state, row.attempts) for row in rows} == {(State.READY, 0)}
 

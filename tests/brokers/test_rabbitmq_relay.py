@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
 from uuid import uuid4
@@ -10,42 +9,22 @@ from uuid import uuid4
 import pytest
 from pamqp import commands
 
+from postroom import events
 from postroom.brokers.rabbitmq import RabbitmqBroker
 from postroom.limits import Limits
 from postroom.message import Message, State
 from postroom.outbox import SyncOutbox
-from postroom.relay import Relay, RelayOptions
-from postroom.retry import Backoff, RetryPolicy
-from postroom.route import Route, Routes
 from postroom.store import Query
 from postroom.stores.memory import MemoryStore
 from tests.brokers.rabbit import TOPIC, at_port, bound_queue, count, do
+from tests.brokers.relaying import paused, settled
 from tests.programs.shop import Shop
 from tests.rabbitmq import Ground
-
-SOON = Backoff(initial=timedelta(milliseconds=20), maximum=timedelta(milliseconds=50))
 
 
 @pytest.fixture
 def exchange() -> str:
     return f"test-{uuid4().hex[:8]}"
-
-
-async def settled(
-    store: MemoryStore, broker: RabbitmqBroker, *, sent: int, attempts: int = 10
-) -> dict[str, State]:
-    """Relay until so many are sent and nothing is ready; return the states by payload."""
-    routes = Routes([Route(retry=RetryPolicy(max_attempts=attempts, backoff=SOON))])
-    relay = Relay(store, broker, routes=routes, options=RelayOptions(probe=SOON), name="one")
-    async with asyncio.timeout(30):
-        while True:
-            await relay.step()
-            rows = await store.find(Query(), limit=1000)
-            if sum(row.state is State.SENT for row in rows) == sent and not any(
-                row.state in {State.READY, State.WAITING} for row in rows
-            ):
-                return {row.message.payload[:10].decode(): row.state for row in rows}
-            await asyncio.sleep(0.01)
 
 
 def put(store: MemoryStore, *payloads: bytes) -> None:
@@ -83,8 +62,9 @@ async def test_an_outage_of_the_exchange_spends_no_attempt(rabbit: Ground, excha
     await broker.open()
     store = MemoryStore()
     put(store, *(b"%d" % number for number in range(10)))
-    relaying = asyncio.create_task(settled(store, broker, sent=10))
-    await asyncio.sleep(0.5)
+    seen: list[events.Event] = []
+    relaying = asyncio.create_task(settled(store, broker, sent=10, observers=[seen.append]))
+    await paused(seen)
     rows = await store.find(Query(), limit=100)
     assert {(row.state, row.attempts) for row in rows} == {(State.READY, 0)}
 
